@@ -1,0 +1,56 @@
+// Data types of tensors, and bfloat16.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace weft {
+
+enum class DType : std::uint8_t { f32, f64, bf16, i32, i64, u8 };
+
+std::size_t size_of(DType dtype);  // bytes an element
+std::string_view name_of(DType dtype);
+
+// Stored in 16 bits, always computed with as float. Rounds to nearest even; NaN stays NaN.
+struct bfloat16 {
+  std::uint16_t bits = 0;
+
+  bfloat16() = default;
+  explicit bfloat16(float x) {
+    const auto u = std::bit_cast<std::uint32_t>(x);
+    const std::uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    bits = static_cast<std::uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? (u >> 16) | 0x40u : rounded);
+  }
+  operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+};
+
+// The type sums are kept in: double for double, float for everything else.
+template <class T>
+struct AccumulatorOf {
+  using type = float;
+};
+template <>
+struct AccumulatorOf<double> {
+  using type = double;
+};
+template <class T>
+using Accumulator = typename AccumulatorOf<T>::type;
+
+template <class T>
+constexpr DType dtype_of();
+template <>
+constexpr DType dtype_of<float>() { return DType::f32; }
+template <>
+constexpr DType dtype_of<double>() { return DType::f64; }
+template <>
+constexpr DType dtype_of<bfloat16>() { return DType::bf16; }
+template <>
+constexpr DType dtype_of<std::int32_t>() { return DType::i32; }
+template <>
+constexpr DType dtype_of<std::int64_t>() { return DType::i64; }
+template <>
+constexpr DType dtype_of<std::uint8_t>() { return DType::u8; }
+
+}  // namespace weft

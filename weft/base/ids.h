@@ -1,0 +1,33 @@
+// Strong types for ids: a BufferId is not a NodeId.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <functional>
+
+namespace weft {
+
+template <class Tag>
+struct Id {
+  std::int32_t value = -1;
+
+  constexpr Id() = default;
+  constexpr explicit Id(std::int64_t v) : value(static_cast<std::int32_t>(v)) {}
+  constexpr bool valid() const { return value >= 0; }
+  constexpr std::size_t index() const { return static_cast<std::size_t>(value); }
+  constexpr auto operator<=>(const Id&) const = default;
+};
+
+using NodeId = Id<struct NodeTag>;
+using BufferId = Id<struct BufferTag>;
+using GroupId = Id<struct GroupTag>;
+using TensorId = Id<struct ParameterTensorTag>;  // a physical parameter tensor of a model
+using RankId = Id<struct RankTag>;
+using PieceId = Id<struct PieceTag>;
+
+}  // namespace weft
+
+template <class Tag>
+struct std::hash<weft::Id<Tag>> {
+  std::size_t operator()(weft::Id<Tag> id) const { return std::hash<std::int32_t>{}(id.value); }
+};

@@ -37,7 +37,7 @@ class BugError : public std::logic_error {
 }  // namespace weft
 
 // WEFT_CHECK(condition, "format {}", values...): an invariant of ours. Always on.
-#define WEFT_CHECK(condition, ...)                                                              \
-  do {                                                                                          \
+#define WEFT_CHECK(condition, ...)                                                                  \
+  do {                                                                                              \
     if (!(condition)) ::weft::fail_check(#condition, __FILE__, __LINE__, fmt::format(__VA_ARGS__)); \
   } while (false)

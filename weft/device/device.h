@@ -1,0 +1,50 @@
+// A device: memory, streams, events, and its table of operations. Implementations: cpu/, cuda/, null/.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "weft/device/operations.h"
+
+namespace weft {
+
+// An ordered queue of operations. On a CPU operations run at once on the calling thread and its team.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual void synchronize() = 0;  // returns when everything queued so far is done; throws what went wrong
+};
+
+// A point in a stream that other streams can wait for.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual void record(Stream& stream) = 0;
+  virtual void wait_on(Stream& stream) = 0;  // work queued on `stream` after this waits for the recorded point
+  virtual bool done() const = 0;
+};
+
+// Device memory, freed with the object. Aligned to 256 bytes. Contents are undefined.
+class Memory {
+ public:
+  virtual ~Memory() = default;
+  virtual std::byte* data() const = 0;
+  virtual std::size_t bytes() const = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual std::string name() const = 0;
+  virtual const Operations& operations() const = 0;
+  virtual std::unique_ptr<Stream> make_stream(int threads) = 0;  // threads: of a CPU's team; others ignore it
+  virtual std::unique_ptr<Event> make_event() = 0;
+  virtual std::unique_ptr<Memory> allocate(std::size_t bytes) = 0;  // RunError with sizes when there is too little
+  virtual std::size_t free_bytes() const = 0;
+  // Copies between host and device, in the stream's order; the host memory must live until it is synchronized.
+  virtual void copy_in(Stream& stream, void* device, const void* host, std::size_t bytes) = 0;
+  virtual void copy_out(Stream& stream, void* host, const void* device, std::size_t bytes) = 0;
+};
+
+}  // namespace weft

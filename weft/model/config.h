@@ -1,0 +1,84 @@
+// What a language model is, in numbers: sizes and options of every kind of layer. No layout, no schedule.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "weft/base/dtype.h"
+#include "weft/device/operations.h"
+#include "weft/pattern/pattern.h"
+
+namespace weft {
+
+// How positions turn queries and keys. Formulas: docs/numerics.md.
+struct RopeSpec {
+  enum class Scaling : std::uint8_t { none, linear, llama3, yarn } scaling = Scaling::none;
+  bool enabled = true;
+  double base = 10000;
+  double fraction = 1.0;  // of head_dim that turns, from its beginning
+  RotaryStyle style = RotaryStyle::half_split;
+  double factor = 1;
+  double original_positions = 0;                 // llama3, yarn
+  double low_frequency = 1, high_frequency = 4;  // llama3
+  double beta_fast = 32, beta_slow = 1;          // yarn
+  double magnitude = 1;                          // cosine and sine are multiplied by it (yarn)
+  bool truncate = true;                          // yarn
+};
+
+struct AttentionSpec {  // `*`
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  double scale = 0;  // 0: head_dim^-1/2
+  bool qkv_bias = false, output_bias = false;
+  bool qk_norm = false;
+  std::int64_t window = 0;  // 0: none
+  RopeSpec rope;
+};
+
+struct MlpSpec {  // `-`
+  std::int64_t ffn = 0;
+  ActivationSpec activation;
+  bool bias = false;
+};
+
+struct ExpertsSpec {  // `E`
+  std::int64_t experts = 0, ffn = 0;
+  RouterSpec router;
+  ActivationSpec activation;
+  std::int64_t shared_ffn = 0;  // 0: no shared expert
+};
+
+struct ModelConfig {
+  std::string pattern;  // of weft/pattern
+  std::int64_t hidden = 0;
+  std::int64_t vocabulary = 0;         // ids are below it
+  std::int64_t padded_vocabulary = 0;  // rows of embedding and head; 0: vocabulary
+  double norm_epsilon = 1e-5;
+  bool zero_centred_norms = false;
+  bool tied_embeddings = false;
+  AttentionSpec attention;
+  MlpSpec mlp;
+  ExpertsSpec experts;
+  // Layers that differ from the above, by physical index in the main part.
+  std::map<int, AttentionSpec> attention_at;
+  double init_std = 0.02;
+  std::int64_t max_positions = 0;  // 0: no limit
+
+  std::int64_t embedding_rows() const { return padded_vocabulary > 0 ? padded_vocabulary : vocabulary; }
+  const AttentionSpec& attention_of(int physical) const;
+};
+
+// Which dtypes a run computes with.
+struct Precision {
+  DType compute = DType::f32;  // weights and activations
+  DType accumulate() const {
+    return compute == DType::f64 ? DType::f64 : DType::f32;
+  }  // gradients, router, loss, moments
+  bool has_master() const { return compute == DType::bf16; }
+};
+
+// Sizes that do not divide, options that contradict each other: UserError naming the option.
+void check_config(const ModelConfig& config);
+
+}  // namespace weft

@@ -1,0 +1,105 @@
+// A model, cut into pieces: what each reads, writes and adds to, and how each is made of device operations. It is
+// written for one micro-batch; plan/ makes nodes and buffers of it for every micro-batch, and decides every order.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "weft/base/dtype.h"
+#include "weft/base/ids.h"
+#include "weft/base/shape.h"
+#include "weft/device/operations.h"
+#include "weft/model/parameters.h"
+
+namespace weft {
+
+using ValueId = Id<struct ValueTag>;
+
+enum class ValueKind : std::uint8_t {
+  input,               // tokens, labels: written by the host before the step; one a micro-batch
+  activation,          // one a micro-batch; dead at the end of the step
+  scratch,             // lives within one node
+  parameter,           // one a rank
+  parameter_gradient,  // one a rank; gets a contribution from every micro-batch
+  constant,            // one a rank; computed on the host when a plan is prepared
+  step,                // one a rank: the loss, step values
+};
+
+struct Value {
+  std::string name;
+  ValueKind kind = ValueKind::activation;
+  DType dtype = DType::f32;
+  Shape shape;
+  TensorId tensor;                             // of parameters and their gradients
+  std::function<void(double* out)> fill = {};  // of constants, row-major
+};
+
+enum class Access : std::uint8_t { read, write, add };
+
+struct ValueUse {
+  ValueId value;
+  Access access = Access::read;
+};
+
+enum class Phase : std::uint8_t {
+  forward,          // of training
+  backward,         // gradient of the input
+  weight_gradient,  // may wait
+  evaluate,         // forward without anything kept for a gradient
+};
+std::string_view name_of(Phase phase);
+
+// What a piece's code sees: tensors for its uses, the table, a stream.
+class Run {
+ public:
+  virtual ~Run() = default;
+  virtual Tensor operator[](ValueId value) const = 0;
+  virtual Store store(ValueId value) const = 0;  // of an `add`: whether this contribution is the first
+  const Operations& ops() const { return *operations_; }
+  Stream& stream() const { return *stream_; }
+
+ protected:
+  const Operations* operations_ = nullptr;
+  Stream* stream_ = nullptr;
+};
+
+struct PieceCode {
+  std::vector<ValueUse> uses;
+  std::function<void(const Run&)> run;  // absent: the piece has no such phase
+  explicit operator bool() const { return static_cast<bool>(run); }
+};
+
+// A queue of nodes on a rank; a stream or a thread. Lanes that communicate carry no arithmetic.
+enum class Lane : std::uint8_t { compute, exchange, tensor, gather, reduce, pipe, update };
+std::string_view name_of(Lane lane);
+
+// Where a piece stands in the model: also its name in plans, traces and errors.
+struct PiecePlace {
+  int depth = 0;      // 0: main part; d: MTP depth d
+  int physical = -1;  // symbol index in its part; -1: embedding, final norm, head
+  int unit = 0;       // what the scheduler pairs, counted over the whole module
+  std::string layer;  // "main.3*", "embedding", "head"
+  std::string piece;  // "mix", "route", "experts", ...
+};
+
+struct Piece {
+  PiecePlace place;
+  Lane lane = Lane::compute;
+  PieceCode forward, backward, weight_gradient;
+  PieceCode evaluate;  // absent: forward serves
+  const PieceCode& code(Phase phase) const;
+};
+
+struct Module {
+  std::vector<Value> values;
+  std::vector<ParameterTensor> parameters;
+  std::vector<Piece> pieces;  // in the order of the forward pass
+  int units = 0;
+  // What the loop feeds and reads.
+  ValueId tokens, labels, loss, step_values, logits;
+
+  const Value& value(ValueId id) const { return values[id.index()]; }
+};
+
+}  // namespace weft

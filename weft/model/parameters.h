@@ -1,0 +1,91 @@
+// Parameters: who they are, and how they lie in memory.
+//
+// The identity of a parameter is (module, main or MTP depth, physical symbol index, role, expert). Initialisation,
+// digest, optimizer state and checkpoints use it and nothing else, so that brackets, layouts and fused storage can
+// never change a model. Names on disk (Megatron's, Hugging Face's) are views of it (weft/checkpoint).
+//
+// In memory, parameters that one product uses lie together: q, k, v in one matrix, gate and up, all experts of a layer.
+// Such a ParameterTensor is a list of parts, each a whole parameter in one contiguous range.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "weft/base/dtype.h"
+#include "weft/base/shape.h"
+
+namespace weft {
+
+// A closed list; every kind of layer adds its own here.
+enum class Role : std::uint8_t {
+  // model
+  embedding,
+  final_norm,
+  head,
+  // every layer
+  norm,
+  // attention
+  q,
+  k,
+  v,
+  q_bias,
+  k_bias,
+  v_bias,
+  output,
+  output_bias,
+  q_norm,
+  k_norm,
+  // MLP, and experts (with an expert index), and the shared expert
+  gate,
+  up,
+  down,
+  gate_bias,
+  up_bias,
+  down_bias,
+  router,
+  shared_gate,
+  shared_up,
+  shared_down,
+};
+std::string_view name_of(Role role);
+
+struct ParameterIdentity {
+  int depth = 0;      // 0: main part; d: MTP depth d
+  int physical = -1;  // symbol index within its part; -1: not in a layer
+  Role role = Role::embedding;
+  int expert = -1;  // global index; -1: none
+  std::string module = "language";
+
+  auto operator<=>(const ParameterIdentity&) const = default;
+};
+// "language.main.3.gate.7": the key of initialisation, digest and manifests.
+std::string to_text(const ParameterIdentity& identity);
+
+// How a parameter begins.
+struct Init {
+  enum class Kind : std::uint8_t { normal, constant } kind = Kind::normal;
+  double value = 0;  // standard deviation, or the constant
+};
+
+struct ParameterPart {
+  ParameterIdentity identity;
+  Shape shape;              // logical
+  std::int64_t offset = 0;  // elements from the tensor's beginning
+  Init init;
+};
+
+struct ParameterTensor {
+  std::string name;  // of this storage, for plans and errors: "main.3.qkv"
+  Shape shape;
+  std::vector<ParameterPart> parts;  // they tile the tensor
+  bool accumulate_dtype = false;     // kept in the accumulation dtype whatever the model computes in (router)
+  bool decays = true;                // false for one-dimensional parameters
+  bool expert = false;
+};
+
+// Element values at the beginning: a pure function of (seed, identity, element index).
+void initialise(const ParameterPart& part, std::uint64_t seed, double* values);
+
+}  // namespace weft

@@ -23,13 +23,14 @@ namespace weft {
 enum class Store : std::uint8_t { write, add };
 enum class Transposed : std::uint8_t { no, yes };
 
-// c [m, n] (+)= op(a) op(b) (+ bias [n] on every row).   op(a) is [m, k], op(b) is [k, n].
+// c [m, n] (+)= op(a) op(b) (+ bias [n] on every row) (+ residual [m, n]).   op(a) is [m, k], op(b) is [k, n].
 // a, b: any of f32, f64, bf16 (they may differ); c: f32, f64 or bf16; strided rows allowed.
 struct Matmul {
   Tensor a, b, c;
   Transposed transpose_a = Transposed::no, transpose_b = Transposed::no;
   Store store = Store::write;
   Tensor bias;
+  Tensor residual;  // of c's dtype; only with Store::write
 };
 
 // Rows of a tensor in groups, one an expert: group g holds rows offsets[g] .. offsets[g] + counts[g] - 1.

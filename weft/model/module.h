@@ -24,6 +24,8 @@ enum class ValueKind : std::uint8_t {
   parameter_gradient,  // one a rank; gets a contribution from every micro-batch
   constant,            // one a rank; computed on the host when a plan is prepared
   step,                // one a rank: the loss, step values
+  state,               // one a rank; the optimizer's, for one parameter tensor
+  output,              // one a micro-batch; read by the host after the step
 };
 
 struct Value {
@@ -47,6 +49,7 @@ enum class Phase : std::uint8_t {
   backward,         // gradient of the input
   weight_gradient,  // may wait
   evaluate,         // forward without anything kept for a gradient
+  update,           // once a step, after the last gradient
 };
 std::string_view name_of(Phase phase);
 
@@ -88,6 +91,7 @@ struct Piece {
   Lane lane = Lane::compute;
   PieceCode forward, backward, weight_gradient;
   PieceCode evaluate;  // absent: forward serves
+  PieceCode update;    // of Module::updates
   const PieceCode& code(Phase phase) const;
 };
 
@@ -95,9 +99,12 @@ struct Module {
   std::vector<Value> values;
   std::vector<ParameterTensor> parameters;
   std::vector<Piece> pieces;  // in the order of the forward pass
+  std::vector<Piece>
+      updates;  // run once a step, in this order: gradient norm, clip factor, one update a unit (weft/optim)
   int units = 0;
-  // What the loop feeds and reads.
+  // What the loop feeds and reads; logits only where asked for.
   ValueId tokens, labels, loss, step_values, logits;
+  std::vector<ValueId> parameter_values, gradient_values;  // by TensorId
 
   const Value& value(ValueId id) const { return values[id.index()]; }
 };

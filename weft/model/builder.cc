@@ -1,0 +1,103 @@
+#include "weft/model/builder.h"
+
+#include <cmath>
+
+#include "weft/base/error.h"
+
+namespace weft {
+
+ModuleBuilder::ModuleBuilder(const ModelConfig& config, const ModuleOptions& options)
+    : config_(config), options_(options) {
+  // Every layer adds once to the residual stream; its variance must not grow with their number.
+  const int layers = parse_pattern(config.pattern).physical_layers;
+  residual_std_ = config.init_std / std::sqrt(std::max(1, layers));
+}
+
+void ModuleBuilder::enter(int depth, int physical, std::string layer) {
+  place_ = {depth, physical, 0, std::move(layer), ""};
+}
+
+ValueId ModuleBuilder::value(Value value) {
+  module_.values.push_back(std::move(value));
+  return ValueId(std::ssize(module_.values) - 1);
+}
+
+ValueId ModuleBuilder::activation(std::string name, DType dtype, const Shape& shape) {
+  return value({place_.layer + "." + name, ValueKind::activation, dtype, shape});
+}
+
+ValueId ModuleBuilder::scratch(std::string name, DType dtype, const Shape& shape) {
+  return value({place_.layer + "." + name, ValueKind::scratch, dtype, shape});
+}
+
+ValueId ModuleBuilder::gradient_of(ValueId activation) {
+  for (const auto& [of, gradient] : gradients_)
+    if (of == activation) return gradient;
+  const Value& v = module_.value(activation);
+  const ValueId gradient = value({"d(" + v.name + ")", ValueKind::activation, v.dtype, v.shape});
+  gradients_.emplace_back(activation, gradient);
+  return gradient;
+}
+
+ValueId ModuleBuilder::constant(const std::string& name, const Shape& shape, std::function<void(double*)> fill) {
+  for (const auto& [key, id] : constants_)
+    if (key == name) return id;
+  Value v{name, ValueKind::constant, accumulate(), shape};
+  v.fill = std::move(fill);
+  constants_.emplace_back(name, value(std::move(v)));
+  return constants_.back().second;
+}
+
+ParameterPart ModuleBuilder::part(Role role, const Shape& shape, Init init, int expert) const {
+  ParameterPart part;
+  part.identity = {place_.depth, place_.physical, role, expert};
+  part.shape = shape;
+  part.init = init;
+  return part;
+}
+
+ParameterValues ModuleBuilder::parameter(const std::string& name, const Shape& shape,
+                                         std::vector<ParameterPart> parts) {
+  ParameterTensor tensor;
+  tensor.name = place_.layer + "." + name;
+  tensor.shape = shape;
+  tensor.parts = std::move(parts);
+  tensor.decays = tensor.parts.front().shape.dims() > 1;
+  std::int64_t offset = 0;
+  for (ParameterPart& part : tensor.parts) {
+    part.offset = offset;
+    offset += part.shape.elements();
+    tensor.expert |= part.identity.expert >= 0;
+  }
+  WEFT_CHECK(offset == shape.elements(), "the parts of {} hold {} of {} elements", tensor.name, offset,
+             shape.elements());
+  const TensorId id(std::ssize(module_.parameters));
+  ParameterValues values;
+  values.value = value({tensor.name, ValueKind::parameter, compute(), shape, id});
+  values.gradient = value({"d(" + tensor.name + ")", ValueKind::parameter_gradient, accumulate(), shape, id});
+  module_.parameters.push_back(std::move(tensor));
+  module_.parameter_values.push_back(values.value);
+  module_.gradient_values.push_back(values.gradient);
+  return values;
+}
+
+ParameterTensor& ModuleBuilder::tensor(ParameterValues values) {
+  return module_.parameters[module_.value(values.value).tensor.index()];
+}
+
+ParameterValues ModuleBuilder::norm_weight(const std::string& name, Role role, std::int64_t width) {
+  return parameter(name, {width},
+                   {part(role, {width}, {Init::Kind::constant, config_.zero_centred_norms ? 0.0 : 1.0})});
+}
+
+Piece& ModuleBuilder::piece(const std::string& name, Lane lane) {
+  Piece piece;
+  piece.place = place_;
+  piece.place.piece = name;
+  piece.place.unit = module_.units;
+  piece.lane = lane;
+  module_.pieces.push_back(std::move(piece));
+  return module_.pieces.back();
+}
+
+}  // namespace weft

@@ -1,0 +1,73 @@
+// Makes a Module layer by layer: values, parameters, pieces, each under the name of where it stands.
+#pragma once
+
+#include <string>
+
+#include "weft/model/config.h"
+#include "weft/model/module.h"
+
+namespace weft {
+
+// What the layers must know of a run beside the model itself.
+struct ModuleOptions {
+  Precision precision;
+  std::int64_t batch = 1, length = 1;           // of one micro-batch
+  std::int64_t row_alignment = 1;               // of an expert's rows; kernels of some devices want more
+  std::int64_t logits_slice_bytes = 128 << 20;  // the head works on slices of tokens whose logits fit in this
+  bool keep_logits = false;                     // evaluate writes Module::logits
+};
+
+struct ParameterValues {
+  ValueId value, gradient;
+};
+
+class ModuleBuilder {
+ public:
+  ModuleBuilder(const ModelConfig& config, const ModuleOptions& options);
+
+  const ModelConfig& config() const { return config_; }
+  const ModuleOptions& options() const { return options_; }
+  std::int64_t tokens() const { return options_.batch * options_.length; }
+  DType compute() const { return options_.precision.compute; }
+  DType accumulate() const { return options_.precision.accumulate(); }
+  double residual_std() const { return residual_std_; }  // of matrices that write to the residual stream
+
+  // Everything made from here on stands in this place.
+  void enter(int depth, int physical, std::string layer);
+  void next_unit() { ++module_.units; }
+
+  ValueId activation(std::string name, DType dtype, const Shape& shape);
+  ValueId scratch(std::string name, DType dtype, const Shape& shape);
+  ValueId value(Value value);
+  // The gradient of an activation, of the same shape and dtype; made at the first call.
+  ValueId gradient_of(ValueId activation);
+  // The same name gives the same constant: layers share their tables.
+  ValueId constant(const std::string& name, const Shape& shape, std::function<void(double*)> fill);
+  // Parts are given with role, expert and shape; offsets and the rest are filled in here.
+  ParameterValues parameter(const std::string& name, const Shape& shape, std::vector<ParameterPart> parts);
+  // A weight of RMS norm: ones, or zeros where norms are zero-centred.
+  ParameterValues norm_weight(const std::string& name, Role role, std::int64_t width);
+  ParameterPart part(Role role, const Shape& shape, Init init, int expert = -1) const;
+  Init matrix_init() const { return {Init::Kind::normal, config_.init_std}; }
+  Init residual_init() const { return {Init::Kind::normal, residual_std_}; }
+  ParameterTensor& tensor(ParameterValues values);
+
+  Piece& piece(const std::string& name, Lane lane = Lane::compute);
+
+  Module& module() { return module_; }
+  Module take() { return std::move(module_); }
+
+ private:
+  ModelConfig config_;
+  ModuleOptions options_;
+  Module module_;
+  PiecePlace place_;
+  double residual_std_;
+  std::vector<std::pair<ValueId, ValueId>> gradients_;
+  std::vector<std::pair<std::string, ValueId>> constants_;
+};
+
+// Builds the whole model: embedding, every layer of the pattern, final norm, head.
+Module build_module(const ModelConfig& config, const ModuleOptions& options);
+
+}  // namespace weft

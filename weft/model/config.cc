@@ -1,0 +1,72 @@
+#include "weft/model/config.h"
+
+#include <cmath>
+
+#include "weft/base/error.h"
+
+namespace weft {
+
+const AttentionSpec& ModelConfig::attention_of(int physical) const {
+  const auto at = attention_at.find(physical);
+  return at == attention_at.end() ? attention : at->second;
+}
+
+namespace {
+
+void require(bool holds, const std::string& message) {
+  if (!holds) throw UserError(message);
+}
+
+void check_attention(const AttentionSpec& a) {
+  require(a.heads >= 1, fmt::format("attention needs at least one head, not {} (--num-attention-heads)", a.heads));
+  require(a.kv_heads >= 1 && a.heads % a.kv_heads == 0,
+          fmt::format(
+              "{} attention heads do not divide into {} key/value heads (--num-attention-heads, --num-query-groups)",
+              a.heads, a.kv_heads));
+  require(a.head_dim >= 1, fmt::format("a head has {} dims; give --kv-channels or sizes that divide", a.head_dim));
+  require(a.window >= 0, fmt::format("a window of {} tokens (--window-size)", a.window));
+  if (!a.rope.enabled) return;
+  const double width = static_cast<double>(a.head_dim) * a.rope.fraction;
+  require(
+      a.rope.fraction > 0 && a.rope.fraction <= 1 && std::llround(width) % 2 == 0 && std::llround(width) >= 2,
+      fmt::format(
+          "rotary embedding turns pairs of dims: {} of a head's {} dims (--rotary-percent {}) is not an even number",
+          width, a.head_dim, a.rope.fraction));
+  require(a.rope.base > 1, fmt::format("--rotary-base {} must be above 1", a.rope.base));
+}
+
+}  // namespace
+
+void check_config(const ModelConfig& c) {
+  const Pattern pattern = parse_pattern(c.pattern);
+  require(c.hidden >= 1, fmt::format("hidden size {} (--hidden-size)", c.hidden));
+  require(c.vocabulary >= 1, fmt::format("a vocabulary of {} (--vocab-size)", c.vocabulary));
+  require(
+      c.embedding_rows() >= c.vocabulary,
+      fmt::format("{} padded rows hold fewer than the {} words of the vocabulary", c.embedding_rows(), c.vocabulary));
+  const auto count = [&](Symbol symbol) {
+    const auto at = pattern.counts.find(symbol);
+    return at == pattern.counts.end() ? 0 : at->second;
+  };
+  if (count(Symbol::attention) > 0) {
+    check_attention(c.attention);
+    for (const auto& [physical, spec] : c.attention_at) check_attention(spec);
+  }
+  if (count(Symbol::mlp) > 0) require(c.mlp.ffn >= 1, fmt::format("an MLP of width {} (--ffn-hidden-size)", c.mlp.ffn));
+  if (count(Symbol::experts) > 0) {
+    const ExpertsSpec& e = c.experts;
+    require(e.experts >= 1, fmt::format("the pattern has experts, but there are {} (--num-experts)", e.experts));
+    require(e.ffn >= 1, fmt::format("experts of width {} (--moe-ffn-hidden-size)", e.ffn));
+    require(e.router.k >= 1 && e.router.k <= e.experts,
+            fmt::format("{} of {} experts cannot be chosen (--moe-router-topk, --num-experts)", e.router.k, e.experts));
+    require(
+        e.router.groups >= 1 && e.experts % e.router.groups == 0,
+        fmt::format("{} experts do not divide into {} groups (--moe-router-num-groups)", e.experts, e.router.groups));
+    require(e.router.keep_groups >= 1 && e.router.keep_groups <= e.router.groups &&
+                e.router.k <= e.router.keep_groups * (e.experts / e.router.groups),
+            fmt::format("{} groups of {} experts hold fewer than the {} to choose (--moe-router-group-topk)",
+                        e.router.keep_groups, e.experts / e.router.groups, e.router.k));
+  }
+}
+
+}  // namespace weft

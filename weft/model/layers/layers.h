@@ -1,0 +1,24 @@
+// One function a kind of layer. Each declares the layer's parameters and pieces and returns the value it writes;
+// x and the result are the residual stream, [tokens, hidden].
+#pragma once
+
+#include "weft/model/builder.h"
+
+namespace weft {
+
+ValueId add_embedding(ModuleBuilder& b);                                        // embedding.cc
+ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x);  // `*`  attention.cc
+ValueId add_mlp(ModuleBuilder& b, const MlpSpec& spec, ValueId x);              // `-`  mlp.cc
+ValueId add_experts(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x);      // `E`  experts.cc
+ValueId add_final_norm(ModuleBuilder& b, ValueId x);                            // head.cc
+// Cross entropy of the next token; embedding: its weight, where it is tied to the head.
+void add_head(ModuleBuilder& b, ValueId x, ParameterValues weight);  // head.cc
+
+// cosine and sine of every position's angles, [length, width / 2], by the formulas of docs/numerics.md
+struct RotaryTables {
+  ValueId cosine, sine;
+  std::int64_t width = 0;
+};
+RotaryTables add_rotary_tables(ModuleBuilder& b, const RopeSpec& rope, std::int64_t head_dim);  // rotary.cc
+
+}  // namespace weft

@@ -1,0 +1,17 @@
+// From a module to a checked plan: the list of passes, in order.
+#pragma once
+
+#include "weft/model/module.h"
+#include "weft/plan/plan.h"
+
+namespace weft {
+
+struct PlanOptions {
+  enum class Kind : std::uint8_t { train, evaluate } kind = Kind::train;
+  int micro_batches = 1;
+};
+
+// Throws BugError when a pass makes a plan that the checker rejects.
+Plan build_plan(const Module& module, const PlanOptions& options);
+
+}  // namespace weft

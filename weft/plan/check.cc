@@ -1,0 +1,166 @@
+#include "weft/plan/check.h"
+
+#include <fmt/format.h>
+
+#include "weft/base/error.h"
+
+namespace weft {
+
+namespace {
+
+// What the checker knows of a buffer while it walks the list.
+struct BufferState {
+  bool written = false;
+  bool read = false;  // since it was written
+  std::int32_t contributions = 0;
+  NodeId last;  // node that used it last
+  NodeId writer;
+};
+
+class Checker {
+ public:
+  explicit Checker(const Plan& plan) : plan_(plan), states_(plan.buffers.size()) {}
+
+  std::vector<PlanFault> run() {
+    for (std::size_t i = 0; i < plan_.buffers.size(); ++i) states_[i].written = given(storage_of(i));
+    for (std::size_t i = 0; i < plan_.nodes.size(); ++i) visit(NodeId(static_cast<std::int64_t>(i)));
+    for (std::size_t i = 0; i < plan_.buffers.size(); ++i) finish(BufferId(static_cast<std::int64_t>(i)));
+    check_final_norm();
+    return std::move(faults_);
+  }
+
+ private:
+  Storage storage_of(std::size_t buffer) const { return plan_.values[plan_.buffers[buffer].value.index()].storage; }
+  // Written before the step begins.
+  static bool given(Storage s) {
+    return s == Storage::weight || s == Storage::state || s == Storage::constant || s == Storage::input ||
+           s == Storage::step;
+  }
+
+  void fault(std::vector<NodeId> nodes, const std::string& message) {
+    std::string text = message;
+    for (NodeId node : nodes)
+      if (node.valid()) text += fmt::format("\n    node {}: {}", node.value, plan_.name_of(plan_.nodes[node.index()]));
+    std::erase_if(nodes, [](NodeId node) { return !node.valid(); });
+    faults_.push_back({std::move(text), std::move(nodes)});
+  }
+
+  void visit(NodeId self) {
+    const Node& node = plan_.nodes[self.index()];
+    for (const BufferUse& use : plan_.uses_of(node)) {
+      const Buffer& buffer = plan_.buffers[use.buffer.index()];
+      BufferState& state = states_[use.buffer.index()];
+      switch (use.access) {
+        case Access::read:
+          read(self, use, buffer, state);
+          break;
+        case Access::write:
+          write(self, use, buffer, state);
+          break;
+        case Access::add:
+          add(self, use, buffer, state);
+          break;
+      }
+      state.last = self;
+    }
+  }
+
+  void read(NodeId self, const BufferUse& use, const Buffer& buffer, BufferState& state) {
+    if (!state.written) {
+      fault({self}, fmt::format("{} is read before it is written", plan_.name_of(use.buffer)));
+      state.written = true;  // say it once
+    } else if (buffer.contributions > 0 && state.contributions < buffer.contributions &&
+               storage_of(use.buffer.index()) != Storage::step) {
+      fault({self, state.writer}, fmt::format("{} is read after {} of its {} contributions", plan_.name_of(use.buffer),
+                                              state.contributions, buffer.contributions));
+    }
+    state.read = true;
+  }
+
+  void write(NodeId self, const BufferUse& use, const Buffer& buffer, BufferState& state) {
+    const Storage storage = storage_of(use.buffer.index());
+    if (buffer.contributions > 0 && storage != Storage::step)
+      fault({self, state.writer}, fmt::format("{} gets contributions and is written over", plan_.name_of(use.buffer)));
+    if ((storage == Storage::activation || storage == Storage::output) && state.written)
+      fault({self, state.writer}, fmt::format("{} is written twice", plan_.name_of(use.buffer)));
+    if (storage == Storage::input || storage == Storage::constant)
+      fault({self}, fmt::format("{} is given to the step and is written by it", plan_.name_of(use.buffer)));
+    state.written = true;
+    state.read = false;
+    state.writer = self;
+  }
+
+  void add(NodeId self, const BufferUse& use, const Buffer& buffer, BufferState& state) {
+    if (use.contribution < state.contributions) {
+      fault({self, state.writer},
+            fmt::format("contribution {} of {} is counted twice", use.contribution, plan_.name_of(use.buffer)));
+    } else if (use.contribution > state.contributions) {
+      fault({self, state.writer}, fmt::format("contribution {} of {} comes before contribution {}", use.contribution,
+                                              plan_.name_of(use.buffer), state.contributions));
+    }
+    if (state.read && state.contributions > 0)
+      fault({self, state.last},
+            fmt::format("{} is read before contribution {}", plan_.name_of(use.buffer), use.contribution));
+    if (use.contribution >= buffer.contributions)
+      fault({self}, fmt::format("{} gets contribution {} but expects {}", plan_.name_of(use.buffer), use.contribution,
+                                buffer.contributions));
+    state.contributions = use.contribution + 1;
+    state.written = true;
+    state.writer = self;
+  }
+
+  void finish(BufferId id) {
+    const Buffer& buffer = plan_.buffers[id.index()];
+    const BufferState& state = states_[id.index()];
+    const Storage storage = storage_of(id.index());
+    if (state.contributions < buffer.contributions)
+      fault({state.writer}, fmt::format("{} gets {} contributions and needs {}", plan_.name_of(id), state.contributions,
+                                        buffer.contributions));
+    if (storage == Storage::activation && state.written && !state.read && has_updates())
+      fault({state.writer},
+            fmt::format("{} is written and never read: alive at the end of the step", plan_.name_of(id)));
+    if (storage == Storage::gradient && !state.read && has_updates())
+      fault({state.writer}, fmt::format("{} is never used by an update", plan_.name_of(id)));
+  }
+
+  bool has_updates() const { return !plan_.nodes.empty() && plan_.nodes.back().phase == Phase::update; }
+
+  // In every micro-batch: last layer, then the final norm, then the head.
+  void check_final_norm() {
+    std::vector<NodeId> norm(static_cast<std::size_t>(plan_.micro_batches));
+    std::vector<NodeId> layer(norm.size());
+    for (std::size_t i = 0; i < plan_.nodes.size(); ++i) {
+      const Node& node = plan_.nodes[i];
+      if (node.phase != Phase::forward && node.phase != Phase::evaluate) continue;
+      const NodeId self(static_cast<std::int64_t>(i));
+      const auto m = static_cast<std::size_t>(node.micro_batch);
+      const std::string& name = plan_.pieces[node.piece.index()].layer;
+      if (name == "final_norm") {
+        norm[m] = self;
+      } else if (name == "head") {
+        if (!norm[m].valid()) fault({self}, "the head runs before the final norm");
+      } else if (name.starts_with("main.")) {
+        if (norm[m].valid()) fault({self, norm[m]}, "a layer of the main part runs after the final norm");
+        layer[m] = self;
+      }
+    }
+  }
+
+  const Plan& plan_;
+  std::vector<BufferState> states_;
+  std::vector<PlanFault> faults_;
+};
+
+}  // namespace
+
+std::vector<PlanFault> check_plan(const Plan& plan) { return Checker(plan).run(); }
+
+void require_valid(const Plan& plan, const std::string& made_by) {
+  const std::vector<PlanFault> faults = check_plan(plan);
+  if (faults.empty()) return;
+  std::string text = fmt::format("the plan made by {} is wrong in {} places:", made_by, faults.size());
+  for (std::size_t i = 0; i < std::min<std::size_t>(faults.size(), 10); ++i) text += "\n  " + faults[i].message;
+  throw BugError(text);
+}
+
+}  // namespace weft

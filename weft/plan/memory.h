@@ -1,0 +1,31 @@
+// Where every buffer lies. A buffer lives from its first use to its last, in the order of the list; activations and
+// scratch share one arena by these lifetimes, everything else has its place for the whole step.
+#pragma once
+
+#include <vector>
+
+#include "weft/plan/plan.h"
+
+namespace weft {
+
+struct Lifetime {
+  std::int32_t first = -1, last = -1;  // node indices; -1: never used
+};
+
+struct MemoryPlan {
+  static constexpr std::int64_t alignment = 256;  // bytes, of every buffer
+
+  // By buffer, in bytes from the beginning of the arena; weights, gradients and states lie outside it (-1), since
+  // several plans share them.
+  std::vector<std::int64_t> offset;
+  std::vector<Lifetime> lifetimes;
+  std::int64_t arena = 0;  // size: high-water of everything that has an offset
+
+  // The same by kind, in bytes. activations: high-water of activations and scratch; step: inputs, constants and so on.
+  std::int64_t weights = 0, gradients = 0, states = 0, activations = 0, step = 0;
+  std::int64_t total() const { return weights + gradients + states + arena; }
+  std::vector<std::int64_t> live;  // bytes of activations alive while node i runs
+};
+MemoryPlan plan_memory(const Plan& plan);
+
+}  // namespace weft

@@ -1,0 +1,141 @@
+#include "weft/plan/passes/expand.h"
+
+#include "weft/base/error.h"
+
+namespace weft {
+
+namespace {
+
+Storage storage_of(ValueKind kind) {
+  switch (kind) {
+    case ValueKind::input:
+      return Storage::input;
+    case ValueKind::activation:
+      return Storage::activation;
+    case ValueKind::scratch:
+      return Storage::scratch;
+    case ValueKind::parameter:
+      return Storage::weight;
+    case ValueKind::parameter_gradient:
+      return Storage::gradient;
+    case ValueKind::constant:
+      return Storage::constant;
+    case ValueKind::step:
+      return Storage::step;
+    case ValueKind::state:
+      return Storage::state;
+    case ValueKind::output:
+      return Storage::output;
+  }
+  WEFT_CHECK(false, "kind {}", static_cast<int>(kind));
+}
+
+bool of_micro_batch(Storage storage) {
+  return storage == Storage::input || storage == Storage::activation || storage == Storage::scratch ||
+         storage == Storage::output;
+}
+
+class Expansion {
+ public:
+  Expansion(const Module& module, const PlanOptions& options) : module_(module), options_(options) {
+    plan_.micro_batches = options.micro_batches;
+    for (const Value& v : module.values)
+      plan_.values.push_back({v.name, storage_of(v.kind), v.dtype, v.shape,
+                              v.shape.elements() * static_cast<std::int64_t>(size_of(v.dtype)), v.tensor});
+    for (const auto* list : {&module.pieces, &module.updates})
+      for (const Piece& piece : *list)
+        plan_.pieces.push_back({piece.place.layer + "." + piece.place.piece, piece.place.layer, piece.place.unit});
+    of_step_.resize(module.values.size());
+    of_micro_batch_.resize(static_cast<std::size_t>(options.micro_batches) * module.values.size());
+    count_adds();
+  }
+
+  void forward(int micro_batch) {
+    const Phase phase = options_.kind == PlanOptions::Kind::train ? Phase::forward : Phase::evaluate;
+    for (std::size_t i = 0; i < module_.pieces.size(); ++i) add_node(i, module_.pieces[i], phase, micro_batch);
+  }
+  void backward(int micro_batch) {
+    for (std::size_t i = module_.pieces.size(); i-- > 0;) {
+      add_node(i, module_.pieces[i], Phase::backward, micro_batch);
+      add_node(i, module_.pieces[i], Phase::weight_gradient, micro_batch);
+    }
+  }
+  void update() {
+    for (std::size_t i = 0; i < module_.updates.size(); ++i)
+      add_node(module_.pieces.size() + i, module_.updates[i], Phase::update, -1);
+  }
+  Plan take() {
+    for (Buffer& buffer : plan_.buffers) {
+      const std::int32_t once = adds_[buffer.value.index()];
+      buffer.contributions = buffer.micro_batch < 0 ? once * options_.micro_batches : once;
+    }
+    return std::move(plan_);
+  }
+
+ private:
+  // How many `add`s each value gets in one micro-batch.
+  void count_adds() {
+    adds_.assign(module_.values.size(), 0);
+    const bool train = options_.kind == PlanOptions::Kind::train;
+    for (const Piece& piece : module_.pieces)
+      for (Phase phase :
+           train ? std::vector{Phase::forward, Phase::backward, Phase::weight_gradient} : std::vector{Phase::evaluate})
+        for (const ValueUse& use : piece.code(phase).uses)
+          if (use.access == Access::add) ++adds_[use.value.index()];
+    added_.assign(adds_.size() * static_cast<std::size_t>(options_.micro_batches), 0);
+  }
+
+  BufferId buffer_of(ValueId value, int micro_batch) {
+    const bool own = of_micro_batch(plan_.values[value.index()].storage);
+    BufferId& id = own ? of_micro_batch_[static_cast<std::size_t>(micro_batch) * module_.values.size() + value.index()]
+                       : of_step_[value.index()];
+    if (!id.valid()) {
+      id = BufferId(std::ssize(plan_.buffers));
+      plan_.buffers.push_back({value, own ? micro_batch : -1, 0});
+    }
+    return id;
+  }
+
+  void add_node(std::size_t index, const Piece& piece, Phase phase, int micro_batch) {
+    const PieceCode& code = piece.code(phase);
+    if (!code) return;
+    Node node;
+    node.phase = phase;
+    node.lane = piece.lane;
+    node.piece = PieceId(static_cast<std::int64_t>(index));
+    node.micro_batch = micro_batch;
+    node.first_use = static_cast<std::int32_t>(plan_.uses.size());
+    node.uses = static_cast<std::int32_t>(code.uses.size());
+    for (const ValueUse& use : code.uses) {
+      BufferUse made{buffer_of(use.value, micro_batch), use.access, -1};
+      if (use.access == Access::add) {
+        const std::size_t v = use.value.index();
+        std::int32_t& seen = added_[static_cast<std::size_t>(micro_batch) * adds_.size() + v];
+        made.contribution = seen++ + (of_micro_batch(plan_.values[v].storage) ? 0 : micro_batch * adds_[v]);
+      }
+      plan_.uses.push_back(made);
+    }
+    plan_.nodes.push_back(node);
+  }
+
+  const Module& module_;
+  const PlanOptions& options_;
+  Plan plan_;
+  std::vector<BufferId> of_step_, of_micro_batch_;
+  std::vector<std::int32_t> adds_, added_;
+};
+
+}  // namespace
+
+Plan expand(const Module& module, const std::vector<ModelPass>& order, const PlanOptions& options) {
+  Expansion expansion(module, options);
+  for (const ModelPass& pass : order) {
+    if (pass.direction == ModelPass::Direction::forward) expansion.forward(pass.micro_batch);
+    if (pass.direction == ModelPass::Direction::backward && options.kind == PlanOptions::Kind::train)
+      expansion.backward(pass.micro_batch);
+  }
+  if (options.kind == PlanOptions::Kind::train) expansion.update();
+  return expansion.take();
+}
+
+}  // namespace weft

@@ -1,0 +1,78 @@
+// A training step as plain data: nodes in the order in which each lane takes them, and the buffers they use. Nothing
+// else decides an order: edges and lifetimes follow from the uses (edges.h, memory.h).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "weft/base/dtype.h"
+#include "weft/base/ids.h"
+#include "weft/base/shape.h"
+#include "weft/model/module.h"
+
+namespace weft {
+
+// What a buffer is for. Only activations and scratch must be dead at the end of a step.
+enum class Storage : std::uint8_t { weight, gradient, state, step, constant, input, output, activation, scratch };
+std::string_view name_of(Storage storage);
+
+struct ValueInfo {  // what a module's value is, once for all its buffers
+  std::string name;
+  Storage storage = Storage::activation;
+  DType dtype = DType::f32;
+  Shape shape;
+  std::int64_t bytes = 0;
+  TensorId tensor;  // of weights, gradients and states
+};
+
+struct PieceInfo {
+  std::string name;  // "main.3E.experts"
+  std::string layer;
+  int unit = 0;
+};
+
+// One instance of a value: its own for every micro-batch, or one for the step (micro_batch -1).
+struct Buffer {
+  ValueId value;
+  std::int32_t micro_batch = -1;
+  std::int32_t contributions = 0;  // how many `add`s it must get in a step
+};
+
+struct BufferUse {
+  BufferId buffer;
+  Access access = Access::read;
+  // Of an `add`: its number, fixed when the node is made. Number 0 writes, the others add in the order of their
+  // numbers, whatever order passes choose; so reordering cannot change a bit.
+  std::int32_t contribution = -1;
+};
+
+// One piece, one phase, one micro-batch, on one rank.
+struct Node {
+  Phase phase = Phase::forward;
+  Lane lane = Lane::compute;
+  PieceId piece;                         // of the plan's pieces
+  std::int32_t micro_batch = -1;         // -1: once a step
+  std::int32_t first_use = 0, uses = 0;  // in Plan::uses, in the order of the piece's own uses
+  double flops = 0, bytes = 0;           // filled by price()
+};
+
+struct Plan {
+  std::string pattern;
+  int micro_batches = 1;
+  std::vector<ValueInfo> values;  // by ValueId of the module
+  std::vector<PieceInfo> pieces;  // the module's pieces, then its updates
+  std::vector<Buffer> buffers;
+  std::vector<BufferUse> uses;
+  std::vector<Node> nodes;
+
+  std::span<const BufferUse> uses_of(const Node& node) const {
+    return std::span(uses).subspan(static_cast<std::size_t>(node.first_use), static_cast<std::size_t>(node.uses));
+  }
+  const ValueInfo& value_of(BufferId buffer) const { return values[buffers[buffer.index()].value.index()]; }
+  std::string name_of(BufferId buffer) const;   // "main.0*.xn@2"
+  std::string name_of(const Node& node) const;  // "backward main.0*.mix@2"
+};
+
+}  // namespace weft

@@ -1,0 +1,94 @@
+#include "weft/plan/text.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "weft/plan/edges.h"
+
+namespace weft {
+
+namespace {
+
+std::string_view word(Access access) {
+  switch (access) {
+    case Access::read:
+      return "read";
+    case Access::write:
+      return "write";
+    case Access::add:
+      return "add";
+  }
+  return "?";
+}
+
+}  // namespace
+
+std::string to_text(const Plan& plan, const MemoryPlan& memory) {
+  std::string text = fmt::format("plan {}\nmicro_batches {}\nnodes {}\nbuffers {}\n", plan.pattern, plan.micro_batches,
+                                 plan.nodes.size(), plan.buffers.size());
+  text += fmt::format("memory weights {} gradients {} states {} step {} activations {}\n", memory.weights,
+                      memory.gradients, memory.states, memory.step, memory.activations);
+  for (const ValueInfo& v : plan.values)
+    text += fmt::format("value {} {} {} {}\n", v.name, name_of(v.storage), name_of(v.dtype), to_text(v.shape));
+  for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
+    const Node& node = plan.nodes[i];
+    text += fmt::format("node {} {} {}\n", i, name_of(node.lane), plan.name_of(node));
+    for (const BufferUse& use : plan.uses_of(node)) {
+      text += fmt::format("  {} {}", word(use.access), plan.name_of(use.buffer));
+      if (use.access == Access::add)
+        text += fmt::format(" {}/{}", use.contribution, plan.buffers[use.buffer.index()].contributions);
+      text += '\n';
+    }
+  }
+  return text;
+}
+
+Json to_json(const Plan& plan, const MemoryPlan& memory) {
+  Json json;
+  json["pattern"] = plan.pattern;
+  json["micro_batches"] = plan.micro_batches;
+  json["memory"] = {{"weights", memory.weights}, {"gradients", memory.gradients},     {"states", memory.states},
+                    {"step", memory.step},       {"activations", memory.activations}, {"total", memory.total()}};
+  json["buffers"] = Json::array();
+  for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
+    const BufferId id(static_cast<std::int64_t>(i));
+    const ValueInfo& v = plan.value_of(id);
+    Json shape = Json::array();
+    for (int dim = 0; dim < v.shape.dims(); ++dim) shape.push_back(v.shape[dim]);
+    json["buffers"].push_back({{"id", i},
+                               {"name", plan.name_of(id)},
+                               {"storage", name_of(v.storage)},
+                               {"dtype", name_of(v.dtype)},
+                               {"shape", shape},
+                               {"bytes", v.bytes},
+                               {"offset", memory.offset[i]},
+                               {"contributions", plan.buffers[i].contributions}});
+  }
+  const Edges edges = derive_edges(plan);
+  json["nodes"] = Json::array();
+  for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
+    const Node& node = plan.nodes[i];
+    Json uses = Json::array(), before = Json::array();
+    for (const BufferUse& use : plan.uses_of(node)) {
+      Json u = {{"buffer", use.buffer.value}, {"access", word(use.access)}};
+      if (use.access == Access::add) u["contribution"] = use.contribution;
+      uses.push_back(u);
+    }
+    for (NodeId id : edges.before(NodeId(static_cast<std::int64_t>(i)))) before.push_back(id.value);
+    json["nodes"].push_back({{"id", i},
+                             {"name", plan.name_of(node)},
+                             {"phase", name_of(node.phase)},
+                             {"lane", name_of(node.lane)},
+                             {"piece", plan.pieces[node.piece.index()].name},
+                             {"unit", plan.pieces[node.piece.index()].unit},
+                             {"micro_batch", node.micro_batch},
+                             {"flops", node.flops},
+                             {"bytes", node.bytes},
+                             {"uses", uses},
+                             {"after", before},
+                             {"live_bytes", memory.live[i]}});
+  }
+  return json;
+}
+
+}  // namespace weft

@@ -95,6 +95,11 @@ struct Piece {
   const PieceCode& code(Phase phase) const;
 };
 
+// The optimizer's memory for one parameter tensor; master is absent where the weight itself is precise enough.
+struct ParameterStates {
+  ValueId m, v, master;
+};
+
 struct Module {
   std::vector<Value> values;
   std::vector<ParameterTensor> parameters;
@@ -105,6 +110,7 @@ struct Module {
   // What the loop feeds and reads; logits only where asked for.
   ValueId tokens, labels, loss, step_values, logits;
   std::vector<ValueId> parameter_values, gradient_values;  // by TensorId
+  std::vector<ParameterStates> states;                     // by TensorId; filled with the updates
 
   const Value& value(ValueId id) const { return values[id.index()]; }
 };

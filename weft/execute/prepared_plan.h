@@ -1,0 +1,50 @@
+// A plan made ready to run: memory for every buffer, tensors for every use, constants computed. After this a step
+// allocates nothing.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "weft/device/device.h"
+#include "weft/execute/storage.h"
+#include "weft/plan/memory.h"
+#include "weft/plan/plan.h"
+
+namespace weft {
+
+class PreparedPlan {
+ public:
+  // Everything given must outlive this. UserError when the device lacks an operation that the plan needs.
+  PreparedPlan(const Module& module, Plan plan, Device& device, const ModelStorage& storage, Stream& stream);
+
+  const Plan& plan() const { return plan_; }
+  const MemoryPlan& memory() const { return memory_; }
+  const Module& module() const { return module_; }
+
+  void run_node(NodeId node, Stream& stream) const;
+
+  // Host access between steps. micro_batch -1 for values of the step.
+  Tensor tensor(ValueId value, int micro_batch = -1) const;
+  void write_ints(Stream& stream, ValueId value, int micro_batch, std::span<const std::int32_t> values) const;
+  void write_doubles(Stream& stream, ValueId value, std::span<const double> values) const;  // f64 values
+  std::vector<double> read(Stream& stream, ValueId value, int micro_batch = -1) const;
+  // Bytes of the arena in use at most so far: the end of the furthest buffer that a node has touched.
+  std::int64_t arena_high_water() const { return high_water_; }
+
+ private:
+  const PieceCode& code_of(const Node& node) const;
+
+  const Module& module_;
+  Plan plan_;
+  MemoryPlan memory_;
+  Device& device_;
+  std::unique_ptr<Memory> arena_;
+  std::vector<Tensor> bound_;     // by use
+  std::vector<BufferId> lookup_;  // (micro_batch + 1) * values + value -> buffer
+  mutable std::int64_t high_water_ = 0;
+};
+
+// Runs one node after another, in the order of the list: the oracle.
+void run_serially(const PreparedPlan& plan, Stream& stream);
+
+}  // namespace weft

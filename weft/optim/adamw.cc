@@ -1,0 +1,103 @@
+#include "weft/optim/adamw.h"
+
+#include <map>
+
+#include <fmt/format.h>
+
+#include "weft/base/error.h"
+
+namespace weft {
+
+namespace {
+
+ValueId add_value(Module& m, Value value) {
+  m.values.push_back(std::move(value));
+  return ValueId(std::ssize(m.values) - 1);
+}
+
+// The unit that uses a parameter first.
+std::vector<int> units_of_tensors(const Module& m) {
+  std::vector<int> units(m.parameters.size(), 0);
+  for (const Piece& piece : m.pieces)
+    for (const ValueUse& use : piece.forward.uses) {
+      const Value& value = m.value(use.value);
+      if (value.kind != ValueKind::parameter) continue;
+      int& unit = units[value.tensor.index()];
+      if (unit == 0) unit = piece.place.unit;
+    }
+  return units;
+}
+
+Piece& add_piece(Module& m, int unit, const std::string& layer, const std::string& name) {
+  Piece piece;
+  piece.place = {0, -1, unit, layer, name};
+  m.updates.push_back(std::move(piece));
+  return m.updates.back();
+}
+
+}  // namespace
+
+void add_updates(Module& m, const Precision& precision, const AdamOptions& options) {
+  WEFT_CHECK(m.updates.empty(), "updates are there already");
+  const DType state = precision.accumulate();
+  for (std::size_t i = 0; i < m.parameters.size(); ++i) {
+    const ParameterTensor& tensor = m.parameters[i];
+    const TensorId id(static_cast<std::int64_t>(i));
+    const auto made = [&](const char* what) {
+      return add_value(m, {fmt::format("{}({})", what, tensor.name), ValueKind::state, state, tensor.shape, id});
+    };
+    ParameterStates states;
+    states.m = made("m");
+    states.v = made("v");
+    if (m.value(m.parameter_values[i]).dtype != state) states.master = made("master");
+    m.states.push_back(states);
+  }
+  const ValueId squares = add_value(m, {"squares", ValueKind::step, DType::f64, {1}});
+  const ValueId step = m.step_values, loss = m.loss;
+
+  Piece& norm = add_piece(m, 0, "step", "norm");
+  for (ValueId gradient : m.gradient_values) norm.update.uses.push_back({gradient});
+  norm.update.uses.push_back({squares, Access::write});
+  norm.update.run = [gradients = m.gradient_values, squares](const Run& r) {
+    std::vector<Tensor> all;
+    for (ValueId gradient : gradients) all.push_back(r[gradient]);
+    r.ops().sum_of_squares(r.stream(), {all, r[squares]});
+  };
+
+  Piece& clip = add_piece(m, 0, "step", "clip");
+  clip.update.uses = {{squares}, {loss}, {step, Access::write}};
+  clip.update.run = [=, limit = options.clip](const Run& r) {
+    r.ops().clip_factor(r.stream(), {r[squares], r[loss], r[step], limit});
+  };
+
+  std::map<int, std::vector<std::size_t>> tensors_of_unit;
+  const std::vector<int> units = units_of_tensors(m);
+  for (std::size_t i = 0; i < units.size(); ++i) tensors_of_unit[units[i]].push_back(i);
+  for (const auto& [unit, tensors] : tensors_of_unit) {
+    struct Slab {
+      ValueId weight, gradient;
+      ParameterStates states;
+      bool decay;
+    };
+    std::vector<Slab> slabs;
+    Piece& update = add_piece(m, unit, fmt::format("unit.{}", unit), "adamw");
+    update.update.uses.push_back({step});
+    for (std::size_t i : tensors) {
+      slabs.push_back(
+          {m.parameter_values[i], m.gradient_values[i], m.states[i], m.parameters[i].decays || options.decay_all});
+      const Slab& s = slabs.back();
+      update.update.uses.push_back({s.gradient});
+      for (ValueId value : {s.weight, s.states.m, s.states.v, s.states.master})
+        if (value.valid()) update.update.uses.push_back({value, Access::write});
+    }
+    update.update.run = [=](const Run& r) {
+      std::vector<AdamSlab> all;
+      for (const Slab& s : slabs)
+        all.push_back({r[s.weight], s.states.master.valid() ? r[s.states.master] : Tensor{}, r[s.states.m],
+                       r[s.states.v], r[s.gradient], s.decay});
+      r.ops().adamw(r.stream(), {all, r[step], options.beta1, options.beta2, options.eps});
+    };
+  }
+}
+
+}  // namespace weft

@@ -7,7 +7,8 @@
 namespace weft {
 
 struct PlanOptions {
-  enum class Kind : std::uint8_t { train, evaluate } kind = Kind::train;
+  // gradients: a training step without its updates.
+  enum class Kind : std::uint8_t { train, gradients, evaluate } kind = Kind::train;
   int micro_batches = 1;
 };
 

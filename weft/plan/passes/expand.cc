@@ -51,7 +51,7 @@ class Expansion {
   }
 
   void forward(int micro_batch) {
-    const Phase phase = options_.kind == PlanOptions::Kind::train ? Phase::forward : Phase::evaluate;
+    const Phase phase = options_.kind == PlanOptions::Kind::evaluate ? Phase::evaluate : Phase::forward;
     for (std::size_t i = 0; i < module_.pieces.size(); ++i) add_node(i, module_.pieces[i], phase, micro_batch);
   }
   void backward(int micro_batch) {
@@ -76,7 +76,7 @@ class Expansion {
   // How many `add`s each value gets in one micro-batch.
   void count_adds() {
     adds_.assign(module_.values.size(), 0);
-    const bool train = options_.kind == PlanOptions::Kind::train;
+    const bool train = options_.kind != PlanOptions::Kind::evaluate;
     for (const Piece& piece : module_.pieces)
       for (Phase phase :
            train ? std::vector{Phase::forward, Phase::backward, Phase::weight_gradient} : std::vector{Phase::evaluate})
@@ -131,7 +131,7 @@ Plan expand(const Module& module, const std::vector<ModelPass>& order, const Pla
   Expansion expansion(module, options);
   for (const ModelPass& pass : order) {
     if (pass.direction == ModelPass::Direction::forward) expansion.forward(pass.micro_batch);
-    if (pass.direction == ModelPass::Direction::backward && options.kind == PlanOptions::Kind::train)
+    if (pass.direction == ModelPass::Direction::backward && options.kind != PlanOptions::Kind::evaluate)
       expansion.backward(pass.micro_batch);
   }
   if (options.kind == PlanOptions::Kind::train) expansion.update();

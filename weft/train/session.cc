@@ -1,0 +1,216 @@
+#include "weft/train/session.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+
+#include <unistd.h>
+
+#include "weft/base/error.h"
+#include "weft/plan/build.h"
+
+namespace weft {
+
+namespace {
+
+ModuleOptions module_options(const SessionOptions& o, std::int64_t batch, std::int64_t length) {
+  ModuleOptions options;
+  options.precision = o.precision;
+  options.batch = batch;
+  options.length = length;
+  options.logits_slice_bytes = o.logits_slice_bytes;
+  return options;
+}
+
+std::int64_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  std::int64_t total = 0, resident = 0;
+  statm >> total >> resident;
+  return resident * ::sysconf(_SC_PAGESIZE);
+}
+
+}  // namespace
+
+Session::Session(Device& device, const SessionOptions& options)
+    : device_(device),
+      options_(options),
+      stream_(device.make_stream(options.threads)),
+      module_(build_module(options.config, module_options(options, options.batch, options.length))) {
+  add_updates(module_, options.precision, options.adam);
+  storage_ = std::make_unique<ModelStorage>(device, module_);
+  PlanOptions plan;
+  plan.kind = options.updates ? PlanOptions::Kind::train : PlanOptions::Kind::gradients;
+  plan.micro_batches = options.micro_batches;
+  train_ = std::make_unique<PreparedPlan>(module_, build_plan(module_, plan), device, *storage_, *stream_);
+}
+
+void Session::set_parameters(const ParameterSource& source) {
+  for (std::size_t i = 0; i < module_.parameters.size(); ++i) {
+    const ParameterTensor& tensor = module_.parameters[i];
+    std::vector<double> values(static_cast<std::size_t>(tensor.shape.elements()));
+    for (const ParameterPart& part : tensor.parts) source(part, values.data() + part.offset);
+    storage_->write_parameter(*stream_, TensorId(static_cast<std::int64_t>(i)), values);
+  }
+  steps_ = 0;
+}
+
+void Session::initialise_parameters(std::uint64_t seed) {
+  set_parameters([seed](const ParameterPart& part, double* values) { initialise(part, seed, values); });
+}
+
+void Session::each_parameter(const ParameterSink& sink) {
+  for (std::size_t i = 0; i < module_.parameters.size(); ++i) {
+    const std::vector<double> values = storage_->read_parameter(*stream_, TensorId(static_cast<std::int64_t>(i)));
+    for (const ParameterPart& part : module_.parameters[i].parts)
+      sink(part, std::span(values).subspan(static_cast<std::size_t>(part.offset),
+                                           static_cast<std::size_t>(part.shape.elements())));
+  }
+}
+
+void Session::each_gradient(const ParameterSink& sink) {
+  for (std::size_t i = 0; i < module_.parameters.size(); ++i) {
+    const std::vector<double> values =
+        storage_->read(*stream_, storage_->gradient(TensorId(static_cast<std::int64_t>(i))));
+    for (const ParameterPart& part : module_.parameters[i].parts)
+      sink(part, std::span(values).subspan(static_cast<std::size_t>(part.offset),
+                                           static_cast<std::size_t>(part.shape.elements())));
+  }
+}
+
+void Session::feed(const PreparedPlan& plan, const Module& module, int micro_batch, const MicroBatch& batch) {
+  for (std::int32_t token : batch.tokens)
+    if (token < 0 || token >= options_.config.vocabulary)
+      throw UserError(
+          "token {} is outside the vocabulary of {}; is the data made with another tokenizer? (--vocab-size)", token,
+          options_.config.vocabulary);
+  for (std::int32_t label : batch.labels)
+    if (label >= options_.config.vocabulary)
+      throw UserError(
+          "label {} is outside the vocabulary of {}; is the data made with another tokenizer? (--vocab-size)", label,
+          options_.config.vocabulary);
+  plan.write_ints(*stream_, module.tokens, micro_batch, batch.tokens);
+  plan.write_ints(*stream_, module.labels, micro_batch, batch.labels);
+}
+
+std::vector<double> Session::step_values(double learning_rate, double decay, double loss_scale) const {
+  std::vector<double> values(StepValues::count);
+  const auto t = static_cast<double>(steps_ + 1);
+  values[StepValues::learning_rate] = learning_rate;
+  values[StepValues::weight_decay] = decay;
+  values[StepValues::correction1] = 1 - std::pow(options_.adam.beta1, t);
+  values[StepValues::correction2] = 1 - std::pow(options_.adam.beta2, t);
+  values[StepValues::loss_scale] = loss_scale;
+  return values;
+}
+
+namespace {
+
+// Every micro-batch counts the same; within it every counted token does.
+double loss_scale_of(std::span<const MicroBatch> batches) {
+  std::int64_t counted = -1;
+  for (const MicroBatch& batch : batches) {
+    const std::int64_t here =
+        std::count_if(batch.labels.begin(), batch.labels.end(), [](std::int32_t label) { return label >= 0; });
+    WEFT_CHECK(counted < 0 || counted == here, "micro-batches count {} and {} tokens", counted, here);
+    counted = here;
+  }
+  return 1.0 / (static_cast<double>(std::max<std::int64_t>(counted, 1)) * static_cast<double>(batches.size()));
+}
+
+}  // namespace
+
+StepResult Session::step(std::span<const MicroBatch> batches, double learning_rate, double decay) {
+  WEFT_CHECK(std::ssize(batches) == options_.micro_batches, "{} batches for {} micro-batches", batches.size(),
+             options_.micro_batches);
+  for (std::size_t i = 0; i < batches.size(); ++i) feed(*train_, module_, static_cast<int>(i), batches[i]);
+  train_->write_doubles(*stream_, module_.step_values, step_values(learning_rate, decay, loss_scale_of(batches)));
+  run_serially(*train_, *stream_);
+  StepResult result;
+  result.loss = train_->read(*stream_, module_.loss)[0];
+  if (!options_.updates) return result;
+  const std::vector<double> values = train_->read(*stream_, module_.step_values);
+  result.gradient_norm = values[StepValues::gradient_norm];
+  result.finite = values[StepValues::finite] != 0;
+  if (result.finite) ++steps_;
+  return result;
+}
+
+StepResult Session::gradients(std::span<const MicroBatch> batches) {
+  WEFT_CHECK(!options_.updates, "this session trains");
+  StepResult result = step(batches, 0, 0);
+  double squares = 0;
+  each_gradient([&](const ParameterPart&, std::span<const double> values) {
+    for (double value : values) squares += value * value;
+  });
+  result.gradient_norm = std::sqrt(squares);
+  return result;
+}
+
+Session::Evaluation& Session::evaluation(std::int64_t batch, std::int64_t length, bool keep_logits) {
+  const std::array<std::int64_t, 3> key{batch, length, keep_logits};
+  for (auto& [known, made] : evaluations_)
+    if (known == key) return *made;
+  ModuleOptions options = module_options(options_, batch, length);
+  options.keep_logits = keep_logits;
+  auto made = std::make_unique<Evaluation>();
+  made->module = build_module(options_.config, options);
+  PlanOptions plan;
+  plan.kind = PlanOptions::Kind::evaluate;
+  made->plan =
+      std::make_unique<PreparedPlan>(made->module, build_plan(made->module, plan), device_, *storage_, *stream_);
+  evaluations_.emplace_back(key, std::move(made));
+  return *evaluations_.back().second;
+}
+
+double Session::evaluate_on(Evaluation& evaluation, const MicroBatch& batch) {
+  feed(*evaluation.plan, evaluation.module, 0, batch);
+  evaluation.plan->write_doubles(*stream_, evaluation.module.step_values,
+                                 step_values(0, 0, loss_scale_of(std::span(&batch, 1))));
+  run_serially(*evaluation.plan, *stream_);
+  return evaluation.plan->read(*stream_, evaluation.module.loss)[0];
+}
+
+double Session::evaluate(const MicroBatch& batch) {
+  return evaluate_on(evaluation(options_.batch, options_.length, false), batch);
+}
+
+std::vector<double> Session::batch_logits(const MicroBatch& batch) {
+  Evaluation& e = evaluation(options_.batch, options_.length, true);
+  evaluate_on(e, batch);
+  return e.plan->read(*stream_, e.module.logits, 0);
+}
+
+std::vector<double> Session::logits(std::span<const std::int32_t> tokens) {
+  WEFT_CHECK(!tokens.empty() && std::ssize(tokens) <= options_.length, "{} tokens of at most {}", tokens.size(),
+             options_.length);
+  // One plan for all lengths: causal layers never look behind the last token, so what follows it does not matter.
+  Evaluation& e = evaluation(1, options_.length, true);
+  MicroBatch batch;
+  batch.batch = 1;
+  batch.length = options_.length;
+  batch.tokens.assign(tokens.begin(), tokens.end());
+  batch.tokens.resize(static_cast<std::size_t>(options_.length), 0);
+  batch.labels.assign(batch.tokens.size(), -1);
+  evaluate_on(e, batch);
+  std::vector<double> all = e.plan->read(*stream_, e.module.logits, 0);
+  all.resize(tokens.size() * static_cast<std::size_t>(options_.config.embedding_rows()));
+  return all;
+}
+
+std::int64_t Session::measure_library_bytes() {
+  const std::int64_t before = resident_bytes();
+  const auto count = static_cast<std::size_t>(options_.batch * options_.length);
+  const std::vector<std::int32_t> zeros(count);
+  train_->write_ints(*stream_, module_.tokens, 0, zeros);
+  train_->write_ints(*stream_, module_.labels, 0, zeros);
+  train_->write_doubles(*stream_, module_.step_values, step_values(0, 0, 1));
+  const Plan& plan = train_->plan();
+  for (std::size_t i = 0; i < plan.nodes.size(); ++i)
+    if (plan.nodes[i].micro_batch == 0) train_->run_node(NodeId(static_cast<std::int64_t>(i)), *stream_);
+  stream_->synchronize();
+  return std::max<std::int64_t>(0, resident_bytes() - before);
+}
+
+}  // namespace weft

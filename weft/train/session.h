@@ -1,0 +1,89 @@
+// A model on one rank, ready to train: its module, plans and memory.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "weft/data/token_source.h"
+#include "weft/device/device.h"
+#include "weft/execute/prepared_plan.h"
+#include "weft/model/builder.h"
+#include "weft/optim/adamw.h"
+
+namespace weft {
+
+struct SessionOptions {
+  ModelConfig config;
+  Precision precision;
+  std::int64_t batch = 1, length = 1;  // of one micro-batch
+  int micro_batches = 1;
+  AdamOptions adam;
+  int threads = 1;
+  std::int64_t logits_slice_bytes = 128 << 20;
+  bool updates = true;  // false: gradients only (probe)
+};
+
+struct StepResult {
+  double loss = 0;           // mean over the step's tokens
+  double gradient_norm = 0;  // before clipping
+  bool finite = true;        // false: weights were left as they were
+};
+
+class Session {
+ public:
+  Session(Device& device, const SessionOptions& options);
+
+  // Values of a parameter, by identity, in its logical shape.
+  using ParameterSource = std::function<void(const ParameterPart& part, double* values)>;
+  void set_parameters(const ParameterSource& source);
+  void initialise_parameters(std::uint64_t seed);
+  using ParameterSink = std::function<void(const ParameterPart& part, std::span<const double> values)>;
+  void each_parameter(const ParameterSink& sink);
+  void each_gradient(const ParameterSink& sink);  // as the last step left them, before clipping
+
+  // One step over micro_batches batches. decay is the weight decay's coefficient.
+  StepResult step(std::span<const MicroBatch> batches, double learning_rate, double decay);
+  // Without updates: gradients of the mean loss.
+  StepResult gradients(std::span<const MicroBatch> batches);
+  // Mean loss of one batch of the training shape; nothing is kept.
+  double evaluate(const MicroBatch& batch);
+  // Logits [length, vocabulary] of one sequence of any length up to `length`, as doubles; plans for a length are kept.
+  std::vector<double> logits(std::span<const std::int32_t> tokens);
+  // The same for a whole batch of the training shape: [batch * length, embedding rows].
+  std::vector<double> batch_logits(const MicroBatch& batch);
+
+  const Module& module() const { return module_; }
+  const PreparedPlan& plan() const { return *train_; }
+  const SessionOptions& options() const { return options_; }
+  Device& device() { return device_; }
+  Stream& stream() { return *stream_; }
+  const ModelStorage& storage() const { return *storage_; }
+  std::int64_t steps_taken() const { return steps_; }
+  // Bytes that libraries hold beside the plan's memory: the growth of the process while one micro-batch runs forward
+  // and backward for the first time, on zero tokens. Leaves no trace in weights or states.
+  std::int64_t measure_library_bytes();
+
+ private:
+  struct Evaluation {
+    Module module;
+    std::unique_ptr<PreparedPlan> plan;
+  };
+  Evaluation& evaluation(std::int64_t batch, std::int64_t length, bool keep_logits);
+  void feed(const PreparedPlan& plan, const Module& module, int micro_batch, const MicroBatch& batch);
+  std::vector<double> step_values(double learning_rate, double decay, double loss_scale) const;
+  double evaluate_on(Evaluation& evaluation, const MicroBatch& batch);
+
+  Device& device_;
+  SessionOptions options_;
+  std::unique_ptr<Stream> stream_;
+  Module module_;
+  std::unique_ptr<ModelStorage> storage_;
+  std::unique_ptr<PreparedPlan> train_;
+  std::vector<std::pair<std::array<std::int64_t, 3>, std::unique_ptr<Evaluation>>> evaluations_;
+  std::int64_t steps_ = 0;
+};
+
+}  // namespace weft

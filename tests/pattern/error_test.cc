@@ -73,6 +73,7 @@ INSTANTIATE_TEST_SUITE_P(
         Fault{"layers", "M*M*M", {.pp = 2}, 4, "5 layers do not divide over 2 pipeline ranks: 1 left over"},
         Fault{"groups_are_one_layer", "M[*E]-", {.pp = 2}, 5, "3 layers do not divide"},
         Fault{"fewer_layers_than_ranks", "M*", {.pp = 4}, 0, "2 layers do not divide over 4 pipeline ranks: 2 left"},
+        Fault{"one_layer", "[*E]", {.pp = 2}, 0, "1 layer does not divide over 2 pipeline ranks"},
         Fault{"middle",
               "M*M*M*",
               {.pp = 4, .first_stage_layers = 2},

@@ -1,5 +1,8 @@
+#include <random>
+
 #include <gtest/gtest.h>
 
+#include "weft/base/error.h"
 #include "weft/pattern/pattern.h"
 
 namespace weft {
@@ -175,6 +178,42 @@ TEST(Units, CoverEveryLayerOnceInOrder) {
   const std::vector<Unit> mtp = units_of(p.mtp_layers);
   ASSERT_EQ(mtp.size(), 2u);
   EXPECT_EQ(mtp[1].physical, Ints{2});
+}
+
+// Any text is either refused with a caret or accepted whole: nothing is lost, invented or renumbered.
+TEST(ParsePattern, AnyTextIsAcceptedWholeOrRefused) {
+  constexpr std::string_view alphabet = "MG*D+-E[]|/x";
+  std::minstd_rand random(7);
+  int accepted = 0;
+  for (int trial = 0; trial < 20000; ++trial) {
+    std::string text(random() % 9, ' ');
+    for (char& c : text) c = alphabet[random() % alphabet.size()];
+    const SplitOptions options{.pp = static_cast<int>(random() % 3) + 1};
+    try {
+      const Pattern p = parse_pattern(text, options);
+      ++accepted;
+      std::string main = p.main, joined, letters;
+      std::erase(main, '|');
+      int physical = 0;
+      for (const Segment& segment : p.segments) {
+        joined += segment.text;
+        EXPECT_EQ(segment.physical_offset, physical) << text;
+        for (const PatternLayer& layer : segment.layers) {
+          letters += layer.letters();
+          for (int number : layer.physical) EXPECT_EQ(number, physical++) << text;
+        }
+      }
+      EXPECT_EQ(joined, main) << text;
+      EXPECT_EQ(physical, p.physical_layers) << text;
+      std::erase_if(main, [](char c) { return c == '[' || c == ']'; });
+      EXPECT_EQ(letters, main) << text;
+      EXPECT_EQ(text.rfind(p.main + (p.mtp_depths > 0 ? "/" + p.mtp : ""), 0), 0u) << text;
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find("\n  " + text + "\n  "), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_GT(accepted, 1000);  // the trial means something
+  EXPECT_LT(accepted, 19000);
 }
 
 }  // namespace

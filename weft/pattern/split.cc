@@ -29,11 +29,12 @@ std::vector<int> layers_per_rank(std::string_view text, const PatternPart& main,
   const int each = ranks == 0 ? 0 : rest / ranks;
   const int left = rest - each * ranks;
   if (left > 0) {
+    const char* layers_do = rest == 1 ? "layer does" : "layers do";
     const std::string sum =
         ranks == 0 ? "the first and last stage counts do not add up to the layers of the main part"
         : ranks == options.pp
-            ? fmt::format("{} layers do not divide over {} pipeline ranks", rest, ranks)
-            : fmt::format("{} remaining layers do not divide over the {} other pipeline ranks", rest, ranks);
+            ? fmt::format("{} {} not divide over {} pipeline ranks", rest, layers_do, ranks)
+            : fmt::format("{} remaining {} not divide over the {} other pipeline ranks", rest, layers_do, ranks);
     const int first_left = options.first_stage_layers.value_or(0) + each * ranks;
     fail_pattern(text, items[static_cast<std::size_t>(first_left)].begin,
                  fmt::format("{}: {} left over from here (a group counts as one layer)", sum, left));

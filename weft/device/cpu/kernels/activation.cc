@@ -1,0 +1,138 @@
+// activation and its backward, row by row: y = act(x) * scale.
+#include "weft/device/cpu/kernels/activation_kinds.h"
+#include "weft/device/cpu/kernels/dispatch.h"
+
+namespace weft::WEFT_ISA {
+
+namespace {
+
+template <class T, class Acc>
+void gated_row(const GatedKind<Acc>& kind, const T* x, T* y, Acc scale, std::int64_t width) {
+  const T *g = x, *u = x + width;
+#pragma omp simd
+  for (std::int64_t j = 0; j < width; ++j) y[j] = narrow<T>(kind.value(widen(g[j]), widen(u[j])) * scale);
+}
+
+template <class Kind, class T, class Acc>
+void plain_row(const T* x, T* y, Acc scale, std::int64_t width) {
+#pragma omp simd
+  for (std::int64_t j = 0; j < width; ++j) y[j] = narrow<T>(Kind::value(widen(x[j])) * scale);
+}
+
+// The backward rows return the sum of dy * act(x), the gradient of the scale.
+template <class T, class Acc>
+Acc gated_gradient_row(const GatedKind<Acc>& kind, const T* x, const T* dy, T* dx, Acc scale, std::int64_t width) {
+  const T *g = x, *u = x + width;
+  T *dg = dx, *du = dx + width;
+  Acc sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t j = 0; j < width; ++j) {
+    const Acc d = widen(dy[j]);
+    Acc value, gate, linear;
+    kind.gradient(widen(g[j]), widen(u[j]), d * scale, value, gate, linear);
+    dg[j] = narrow<T>(gate);
+    du[j] = narrow<T>(linear);
+    sum += d * value;
+  }
+  return sum;
+}
+
+template <class Kind, class T, class Acc>
+Acc plain_gradient_row(const T* x, const T* dy, T* dx, Acc scale, std::int64_t width) {
+  Acc sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t j = 0; j < width; ++j) {
+    const Acc d = widen(dy[j]);
+    Acc value, slope;
+    Kind::gradient(widen(x[j]), value, slope);
+    dx[j] = narrow<T>(d * scale * slope);
+    sum += d * value;
+  }
+  return sum;
+}
+
+// body(kind) for an activation without a gate.
+template <class Body>
+void with_plain_kind(ActivationKind kind, const Body& body) {
+  switch (kind) {
+    case ActivationKind::squared_relu:
+      return body(SquaredRelu{});
+    case ActivationKind::gelu:
+      return body(GeluTanh{});
+    case ActivationKind::gelu_erf:
+      return body(GeluErf{});
+    default:
+      refuse("activation", "of no known kind");
+  }
+}
+
+void check(const char* operation, const ActivationSpec& spec, const Tensor& x, const Tensor& y, const Tensor& scale) {
+  require(x.rows() == y.rows() && x.shape.elements() == y.shape.elements() * (spec.gated() ? 2 : 1), operation,
+          "x does not have the columns that y and the kind ask for");
+  require(x.dtype == y.dtype, operation, "x and y differ in dtype");
+  require(!scale.given() || scale.shape.elements() == x.rows(), operation, "the scale is not [rows]");
+}
+
+}  // namespace
+
+void activation(Stream& stream, const Activation& op) {
+  check("activation", op.spec, op.x, op.y, op.scale);
+  const std::int64_t rows = used_rows("activation", op.rows_in_use, op.x.rows()), width = columns_of(op.y);
+  with_storage("activation", op.x.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    using Acc = Accumulator<T>;
+    require(!op.scale.given() || op.scale.dtype == dtype_of<Acc>(), "activation", "the scale is not acc");
+    const Acc* scales = optional<Acc>(op.scale);
+    const auto run = [&](const auto& one_row) {
+      split_rows(stream, rows, width * 2, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t r = begin; r < end; ++r)
+          one_row(row<T>(op.x, r), row<T>(op.y, r), scales != nullptr ? scales[r] : Acc{1});
+      });
+    };
+    if (op.spec.gated()) {
+      const GatedKind<Acc> kind = GatedKind<Acc>::of(op.spec);
+      run([&](const T* x, T* y, Acc scale) { gated_row(kind, x, y, scale, width); });
+    } else {
+      with_plain_kind(op.spec.kind, [&](auto kind) {
+        run([&](const T* x, T* y, Acc scale) { plain_row<decltype(kind)>(x, y, scale, width); });
+      });
+    }
+  });
+}
+
+void activation_backward(Stream& stream, const ActivationBackward& op) {
+  constexpr const char* name = "activation_backward";
+  check(name, op.spec, op.x, op.dy, op.scale);
+  require(same_size(op.x, op.dx) && op.x.dtype == op.dx.dtype, name, "x and dx differ in shape or dtype");
+  const std::int64_t rows = used_rows(name, op.rows_in_use, op.x.rows()), width = columns_of(op.dy);
+  with_storage(name, op.x.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    using Acc = Accumulator<T>;
+    require(!op.scale.given() || op.scale.dtype == dtype_of<Acc>(), name, "the scale is not acc");
+    require(!op.dscale.given() || (op.dscale.dtype == dtype_of<Acc>() && op.dscale.shape.elements() == op.x.rows()),
+            name, "dscale is not acc [rows]");
+    const Acc* scales = optional<Acc>(op.scale);
+    Acc* dscales = optional<Acc>(op.dscale);
+    const auto run = [&](const auto& one_row) {
+      split_rows(stream, rows, width * 2, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t r = begin; r < end; ++r) {
+          const Acc sum =
+              one_row(row<T>(op.x, r), row<T>(op.dy, r), row<T>(op.dx, r), scales != nullptr ? scales[r] : Acc{1});
+          if (dscales != nullptr) dscales[r] = sum;
+        }
+      });
+    };
+    if (op.spec.gated()) {
+      const GatedKind<Acc> kind = GatedKind<Acc>::of(op.spec);
+      run([&](const T* x, const T* dy, T* dx, Acc scale) { return gated_gradient_row(kind, x, dy, dx, scale, width); });
+    } else {
+      with_plain_kind(op.spec.kind, [&](auto kind) {
+        run([&](const T* x, const T* dy, T* dx, Acc scale) {
+          return plain_gradient_row<decltype(kind)>(x, dy, dx, scale, width);
+        });
+      });
+    }
+  });
+}
+
+}  // namespace weft::WEFT_ISA

@@ -1,0 +1,103 @@
+#include <cmath>
+#include <limits>
+
+#include "weft/device/cpu/kernels/dispatch.h"
+
+namespace weft::WEFT_ISA {
+
+namespace {
+
+// The largest logit, and the sum of exp(logit - largest).
+struct Softmax {
+  double highest, sum;
+};
+
+// In blocks that stay in the first-level cache, so that memory is read once; the sums of blocks are added in double.
+template <class L>
+Softmax softmax_of(const L* logits, std::int64_t columns) {
+  using Acc = Accumulator<L>;
+  constexpr std::int64_t block = 2048;
+  Acc highest = -std::numeric_limits<Acc>::infinity();
+  double sum = 0;
+  for (std::int64_t c0 = 0; c0 < columns; c0 += block) {
+    const std::int64_t c1 = std::min(c0 + block, columns);
+    Acc top = -std::numeric_limits<Acc>::infinity(), part = 0;
+#pragma omp simd reduction(max : top)
+    for (std::int64_t c = c0; c < c1; ++c) top = widen(logits[c]) > top ? widen(logits[c]) : top;
+    if (top > highest) {
+      sum *= std::exp(static_cast<double>(highest - top));
+      highest = top;
+    }
+#pragma omp simd reduction(+ : part)
+    for (std::int64_t c = c0; c < c1; ++c) part += fast_exp(widen(logits[c]) - highest);
+    sum += static_cast<double>(part);
+  }
+  return {static_cast<double>(highest), sum};
+}
+
+template <class L, class D>
+void row_gradient(const L* logits, D* dlogits, const Softmax& softmax, double scale, std::int64_t label,
+                  std::int64_t vocabulary, std::int64_t columns) {
+  using Acc = Accumulator<L>;
+  const Acc highest = static_cast<Acc>(softmax.highest), factor = static_cast<Acc>(scale / softmax.sum);
+  // Before the loop: dlogits may be the logits.
+  const double p = std::exp(static_cast<double>(widen(logits[label])) - softmax.highest) / softmax.sum;
+#pragma omp simd
+  for (std::int64_t c = 0; c < vocabulary; ++c) dlogits[c] = narrow<D>(fast_exp(widen(logits[c]) - highest) * factor);
+  dlogits[label] = narrow<D>(static_cast<Acc>(scale * (p - 1)));
+  for (std::int64_t c = vocabulary; c < columns; ++c) dlogits[c] = D{};
+}
+
+template <class L, class D>
+void run(Stream& stream, const CrossEntropy& op) {
+  using Acc = Accumulator<L>;
+  constexpr const char* name = "cross_entropy";
+  const std::int64_t rows = op.logits.rows(), columns = columns_of(op.logits), vocabulary = op.vocabulary;
+  require(op.loss.dtype == dtype_of<Acc>() && (!op.row_losses.given() || op.row_losses.dtype == dtype_of<Acc>()), name,
+          "the losses are not acc");
+  const std::int32_t* labels = op.labels.as<std::int32_t>();
+  Acc* row_losses = optional<Acc>(op.row_losses);
+  const double scale = read_scalar(name, op.scale);
+  double* losses = static_cast<double*>(thread_scratch(static_cast<std::size_t>(rows) * sizeof(double)));
+  split_rows(stream, rows, columns, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      const L* logits = row<L>(op.logits, r);
+      D* dlogits = op.dlogits.given() ? row<D>(op.dlogits, r) : nullptr;
+      require(labels[r] < vocabulary, name, "a label beyond the vocabulary");
+      losses[r] = 0;
+      if (labels[r] >= 0) {
+        const Softmax softmax = softmax_of(logits, vocabulary);
+        losses[r] = std::log(softmax.sum) + (softmax.highest - static_cast<double>(widen(logits[labels[r]])));
+        if (dlogits != nullptr) row_gradient(logits, dlogits, softmax, scale, labels[r], vocabulary, columns);
+      } else if (dlogits != nullptr) {
+        for (std::int64_t c = 0; c < columns; ++c) dlogits[c] = D{};
+      }
+      if (row_losses != nullptr) row_losses[r] = static_cast<Acc>(losses[r]);
+    }
+  });
+  double sum = 0;  // in the order of rows, whoever computed them
+  for (std::int64_t r = 0; r < rows; ++r) sum += losses[r];
+  Acc& loss = *op.loss.as<Acc>();
+  loss = static_cast<Acc>(scale * sum + (op.store == Store::add ? static_cast<double>(loss) : 0));
+}
+
+}  // namespace
+
+void cross_entropy(Stream& stream, const CrossEntropy& op) {
+  constexpr const char* name = "cross_entropy";
+  require(op.logits.rows() == 0 || (op.vocabulary >= 1 && op.vocabulary <= columns_of(op.logits)), name,
+          "the vocabulary exceeds the logits' columns");
+  require(op.labels.dtype == DType::i32 && op.labels.shape.elements() == op.logits.rows(), name,
+          "labels are not i32 [S]");
+  require(!op.row_losses.given() || op.row_losses.shape.elements() == op.logits.rows(), name, "row_losses are not [S]");
+  require(!op.dlogits.given() || same_size(op.logits, op.dlogits), name, "logits and dlogits differ in shape");
+  with_storage(name, op.logits.dtype, [&](auto type) {
+    using L = typename decltype(type)::type;
+    if (!op.dlogits.given() || op.dlogits.dtype == op.logits.dtype) return run<L, L>(stream, op);
+    if constexpr (dtype_of<L>() == DType::f32)
+      if (op.dlogits.dtype == DType::bf16) return run<L, bfloat16>(stream, op);
+    refuse(name, "dlogits are neither in the logits' dtype nor bf16");
+  });
+}
+
+}  // namespace weft::WEFT_ISA

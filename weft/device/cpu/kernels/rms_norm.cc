@@ -1,0 +1,153 @@
+// rms_norm, its input gradient and its weight gradient.
+#include <cmath>
+
+#include "weft/device/cpu/kernels/column_sums.h"
+#include "weft/device/cpu/kernels/dispatch.h"
+
+namespace weft::WEFT_ISA {
+
+namespace {
+
+// How a row is cut into parts, and where a part's weights are.
+struct Parts {
+  std::int64_t count, width, weight_step;  // weight_step: 0 where the parts share their weights
+};
+Parts parts_of(const char* operation, const Tensor& x, const Tensor& weight, std::int64_t groups) {
+  const std::int64_t columns = columns_of(x);
+  require(groups >= 1 && columns % groups == 0, operation, "a row does not divide into its parts");
+  const std::int64_t width = columns / groups, weights = weight.shape.elements();
+  if (x.rows() == 0) return {groups, width, 0};
+  require(weights == width || weights == columns, operation, "the weight's length is neither a part's nor a row's");
+  return {groups, width, weights == width ? 0 : width};
+}
+
+template <class Acc>
+void check_inverse(const char* operation, const Tensor& inverse, const Tensor& x, std::int64_t groups) {
+  require(inverse.dtype == dtype_of<Acc>() && inverse.shape.elements() == x.rows() * groups, operation,
+          "the inverse is not acc [rows * groups]");
+}
+
+template <class T, class W>
+void forward(Stream& stream, const RmsNorm& op) {
+  using Acc = Accumulator<T>;
+  const Parts parts = parts_of("rms_norm", op.x, op.weight, op.groups);
+  if (op.inverse.given()) check_inverse<Acc>("rms_norm", op.inverse, op.x, op.groups);
+  const W* weights = op.weight.as<W>();
+  Acc* inverses = optional<Acc>(op.inverse);
+  const Acc shift = op.zero_centred ? 1 : 0;
+  const std::int64_t width = parts.width;
+  split_rows(stream, op.x.rows(), columns_of(op.x), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r)
+      for (std::int64_t part = 0; part < parts.count; ++part) {
+        const T* x = row<T>(op.x, r) + part * width;
+        const W* weight = weights + part * parts.weight_step;
+        T* y = row<T>(op.y, r) + part * width;
+        Acc sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (std::int64_t j = 0; j < width; ++j) sum += widen(x[j]) * widen(x[j]);
+        const Acc inverse = Acc{1} / std::sqrt(sum / static_cast<Acc>(width) + static_cast<Acc>(op.eps));
+        if (inverses != nullptr) inverses[r * parts.count + part] = inverse;
+#pragma omp simd
+        for (std::int64_t j = 0; j < width; ++j)
+          y[j] = narrow<T>(widen(x[j]) * inverse * (widen_to<Acc>(weight[j]) + shift));
+      }
+  });
+}
+
+// With u = dy * weight:  dx = inverse * u - x * inverse^3 * mean(u * x).
+template <class T, class W>
+void backward(Stream& stream, const RmsNormBackward& op) {
+  using Acc = Accumulator<T>;
+  const Parts parts = parts_of("rms_norm_backward", op.x, op.weight, op.groups);
+  check_inverse<Acc>("rms_norm_backward", op.inverse, op.x, op.groups);
+  const W* weights = op.weight.as<W>();
+  const Acc* inverses = op.inverse.as<Acc>();
+  const Acc shift = op.zero_centred ? 1 : 0;
+  const std::int64_t width = parts.width;
+  split_rows(stream, op.x.rows(), columns_of(op.x), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r)
+      for (std::int64_t part = 0; part < parts.count; ++part) {
+        const T* x = row<T>(op.x, r) + part * width;
+        const T* dy = row<T>(op.dy, r) + part * width;
+        const W* weight = weights + part * parts.weight_step;
+        T* dx = row<T>(op.dx, r) + part * width;
+        const Acc inverse = inverses[r * parts.count + part];
+        Acc dot = 0;
+#pragma omp simd reduction(+ : dot)
+        for (std::int64_t j = 0; j < width; ++j) dot += widen(dy[j]) * (widen_to<Acc>(weight[j]) + shift) * widen(x[j]);
+        const Acc along = inverse * inverse * inverse * dot / static_cast<Acc>(width);
+        if (op.residual.given()) {
+          const T* residual = row<T>(op.residual, r) + part * width;
+#pragma omp simd
+          for (std::int64_t j = 0; j < width; ++j)
+            dx[j] = narrow<T>(widen(residual[j]) +
+                              (widen(dy[j]) * (widen_to<Acc>(weight[j]) + shift) * inverse - widen(x[j]) * along));
+        } else {
+#pragma omp simd
+          for (std::int64_t j = 0; j < width; ++j)
+            dx[j] = narrow<T>(widen(dy[j]) * (widen_to<Acc>(weight[j]) + shift) * inverse - widen(x[j]) * along);
+        }
+      }
+  });
+}
+
+// Where the parts share their weights, a part is a row of the sum.
+template <class T, class G>
+void weight_gradient(Stream& stream, const RmsNormWeightGradient& op) {
+  using Acc = Accumulator<T>;
+  const Parts parts = parts_of("rms_norm_weight_gradient", op.x, op.dweight, op.groups);
+  check_inverse<Acc>("rms_norm_weight_gradient", op.inverse, op.x, op.groups);
+  const Acc* inverses = op.inverse.as<Acc>();
+  const bool shared = parts.weight_step == 0;
+  const std::int64_t width = parts.width;
+  const std::int64_t rows = op.x.rows() * (shared ? parts.count : 1);
+  const auto add_rows = [&](Acc* sums, std::int64_t first, std::int64_t last, std::int64_t c0, std::int64_t c1) {
+    for (std::int64_t r = first; r < last; ++r) {
+      const std::int64_t token = shared ? r / parts.count : r, offset = shared ? r % parts.count * width : 0;
+      const T* x = row<T>(op.x, token) + offset;
+      const T* dy = row<T>(op.dy, token) + offset;
+      if (shared) {
+        const Acc inverse = inverses[r];
+#pragma omp simd
+        for (std::int64_t c = c0; c < c1; ++c) sums[c - c0] += widen(dy[c]) * widen(x[c]) * inverse;
+      } else {
+        for (std::int64_t part = c0 / width; part * width < c1; ++part) {
+          const Acc inverse = inverses[r * parts.count + part];
+          const std::int64_t from = std::max(c0, part * width), to = std::min(c1, (part + 1) * width);
+#pragma omp simd
+          for (std::int64_t c = from; c < to; ++c) sums[c - c0] += widen(dy[c]) * widen(x[c]) * inverse;
+        }
+      }
+    }
+  };
+  column_sums<Acc>(stream, rows, op.dweight.shape.elements(), op.dweight.as<G>(), op.store, add_rows);
+}
+
+}  // namespace
+
+void rms_norm(Stream& stream, const RmsNorm& op) {
+  require(same_size(op.x, op.y) && op.x.dtype == op.y.dtype, "rms_norm", "x and y differ in shape or dtype");
+  with_storage_and("rms_norm", op.x.dtype, op.weight.dtype, [&](auto t, auto w) {
+    forward<typename decltype(t)::type, typename decltype(w)::type>(stream, op);
+  });
+}
+
+void rms_norm_backward(Stream& stream, const RmsNormBackward& op) {
+  require(same_size(op.x, op.dy) && same_size(op.x, op.dx) && op.x.dtype == op.dy.dtype && op.x.dtype == op.dx.dtype,
+          "rms_norm_backward", "x, dy and dx differ in shape or dtype");
+  require(!op.residual.given() || (same_size(op.x, op.residual) && op.x.dtype == op.residual.dtype),
+          "rms_norm_backward", "x and the residual differ in shape or dtype");
+  with_storage_and("rms_norm_backward", op.x.dtype, op.weight.dtype, [&](auto t, auto w) {
+    backward<typename decltype(t)::type, typename decltype(w)::type>(stream, op);
+  });
+}
+
+void rms_norm_weight_gradient(Stream& stream, const RmsNormWeightGradient& op) {
+  require(same_size(op.x, op.dy) && op.x.dtype == op.dy.dtype, "rms_norm_weight_gradient",
+          "x and dy differ in shape or dtype");
+  with_storage_and("rms_norm_weight_gradient", op.x.dtype, op.dweight.dtype, [&](auto t, auto g) {
+    weight_gradient<typename decltype(t)::type, typename decltype(g)::type>(stream, op);
+  });
+}
+
+}  // namespace weft::WEFT_ISA

@@ -94,7 +94,8 @@ def check(root):
         if file.suffix == ".py":
             continue
         if path.startswith("weft/") and folder_of(path).split("/")[0] not in SEES:
-            faults.append(f"{path}:1: '{folder_of(path)}' is no folder of the house: give it a place in {__file__}")
+            faults.append(f"{path}:1: '{folder_of(path)}' is no folder of the house: give it a place in "
+                          "tools/check_layers.py")
             continue
         for number, line in enumerate(lines, 1):
             found = INCLUDE.match(line)

@@ -1,0 +1,56 @@
+// weft: one executable, one subcommand a job.
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "apps/weft/commands.h"
+#include "weft/base/error.h"
+#include "weft/base/text.h"
+
+namespace {
+
+constexpr const char* usage =
+    "weft COMMAND [OPTIONS]\n"
+    "\n"
+    "  train      train a model\n"
+    "  plan       print the plan of a training step\n"
+    "  check      build and check a plan; say parameters, memory and work before anything runs\n"
+    "  probe      load a model, run forward and backward on given tokens, write logits and gradients\n"
+    "  tokenize   text to token files\n"
+    "  pattern    explain a layer pattern\n"
+    "  grid       explain a grid of ranks\n"
+    "  devices    what this build and this machine can do\n"
+    "\n"
+    "weft COMMAND --help says more. Exit codes: 0 done, 1 failed while running, 2 the request was wrong.\n";
+
+int dispatch(const std::vector<std::string>& words) {
+  using namespace weft;
+  if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
+    fmt::print("{}", usage);
+    return words.empty() ? 2 : 0;
+  }
+  const std::span<const std::string> rest = std::span(words).subspan(1);
+  for (const Command& command : commands())
+    if (command.name == words[0]) return command.run(rest);
+  std::vector<std::string> names;
+  for (const Command& command : commands()) names.push_back(command.name);
+  const std::string near = nearest_name(words[0], names);
+  throw UserError("weft has no command '{}'{}; `weft --help` lists them", words[0], near.empty() ? "" : "; did you mean '" + near + "'?");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return dispatch({argv + 1, argv + argc});
+  } catch (const weft::UserError& e) {
+    fmt::print(stderr, "weft: {}\n", e.what());
+    return 2;
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "weft: {}\n", e.what());
+    return 1;
+  }
+}

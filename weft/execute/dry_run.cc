@@ -1,0 +1,29 @@
+#include "weft/execute/dry_run.h"
+
+namespace weft {
+
+namespace {
+
+class Dry : public Run {
+ public:
+  Dry(const Module& module, const Operations& operations, Stream& stream) : module_(module) {
+    operations_ = &operations;
+    stream_ = &stream;
+  }
+  Tensor operator[](ValueId value) const override {
+    const Value& v = module_.value(value);
+    return Tensor(nullptr, v.dtype, v.shape);
+  }
+  Store store(ValueId) const override { return Store::add; }
+
+ private:
+  const Module& module_;
+};
+
+}  // namespace
+
+void dry_run(const Module& module, const Piece& piece, Phase phase, const Operations& operations, Stream& stream) {
+  if (const PieceCode& code = piece.code(phase)) code.run(Dry(module, operations, stream));
+}
+
+}  // namespace weft

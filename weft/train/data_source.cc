@@ -1,0 +1,61 @@
+#include "weft/train/data_source.h"
+
+#include "weft/base/json.h"
+#include "weft/data/entropy.h"
+#include "weft/data/megatron_source.h"
+#include "weft/data/stories.h"
+#include "weft/data/text_source.h"
+
+namespace weft {
+
+namespace {
+
+// Samples that the run reads of train, valid and test.
+std::array<std::int64_t, 3> samples_of(const TrainOptions& o) {
+  const std::int64_t batch = o.batch.global_batch_size, iterations = o.batch.train_iters;
+  const std::int64_t evaluations = o.data.eval_interval > 0 ? iterations / o.data.eval_interval + 1 : 0;
+  return {iterations * batch, evaluations * o.data.eval_iters * batch, 0};
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> tokenizer_of(const TrainOptions& o, std::int64_t vocabulary) {
+  return make_tokenizer(o.data.tokenizer_type, vocabulary > 0 ? vocabulary : o.data.vocab_size);
+}
+
+RunData open_run_data(const TrainOptions& o, std::int64_t vocabulary) {
+  RunData run;
+  run.tokenizer = tokenizer_of(o, vocabulary);
+  const auto seed = static_cast<std::uint64_t>(o.data.seed);
+  if (!o.data.data_path.empty()) {
+    MegatronDataOptions m;
+    m.data_path = o.data.data_path;
+    m.split = o.data.split;
+    m.seq_length = o.batch.seq_length;
+    m.vocabulary_size = vocabulary > 0 ? vocabulary : run.tokenizer->vocabulary_size();
+    m.seed = static_cast<std::uint32_t>(seed);
+    m.samples = samples_of(o);
+    run.splits = open_megatron_data(m);
+  } else if (o.data.mock_data) {
+    MockDataOptions m;
+    m.seq_length = o.batch.seq_length;
+    m.vocabulary_size = run.tokenizer->vocabulary_size();
+    m.eod = run.tokenizer->eod();
+    m.split = o.data.split;
+    m.seed = static_cast<std::uint32_t>(seed);
+    m.samples = samples_of(o);
+    run.splits = open_mock_data(m);
+  } else {
+    TextDataOptions t;
+    t.seq_length = o.batch.seq_length;
+    t.seed = seed;
+    const bool stories = o.data.text.empty();
+    const std::string text =
+        stories ? write_stories(seed, static_cast<std::size_t>(o.data.stories)) : read_file(o.data.text);
+    run.splits = open_text_data(text, *run.tokenizer, t, stories ? "stories" : o.data.text);
+    run.letter_entropy = letter_entropy(text);
+  }
+  return run;
+}
+
+}  // namespace weft

@@ -1,0 +1,32 @@
+// What a run says before it begins and while it goes on.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "weft/plan/estimate.h"
+#include "weft/plan/memory.h"
+
+namespace weft {
+
+struct PlanReport {
+  std::string pattern;
+  ParameterCount parameters;
+  std::size_t nodes = 0;
+  MemoryPlan memory;
+  std::int64_t library_bytes = -1;  // -1: not measured
+  double flops = 0;                 // of a step
+  std::int64_t tokens = 0;          // of a step
+};
+std::string to_text(const PlanReport& report);
+
+// Megatron's log line, with tokens a second and the time left.
+struct LogLine {
+  std::int64_t iteration = 0, iterations = 0, consumed_samples = 0, global_batch = 0;
+  double step_seconds = 0, flops_per_second = 0, tokens_per_second = 0;
+  double learning_rate = 0, loss = 0, gradient_norm = 0, seconds_left = 0;
+  std::int64_t skipped = 0, not_a_number = 0;
+};
+std::string to_text(const LogLine& line);
+
+}  // namespace weft

@@ -1,0 +1,49 @@
+#include "weft/train/sample.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "weft/base/random.h"
+
+namespace weft {
+
+namespace {
+
+// Draws from softmax(logits / temperature); `chance` in (0, 1).
+std::int32_t draw(std::span<const double> logits, double temperature, double chance) {
+  const auto best = std::max_element(logits.begin(), logits.end());
+  if (temperature <= 0) return static_cast<std::int32_t>(best - logits.begin());
+  double sum = 0;
+  for (double logit : logits) sum += std::exp((logit - *best) / temperature);
+  double left = chance * sum;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    left -= std::exp((logits[i] - *best) / temperature);
+    if (left <= 0) return static_cast<std::int32_t>(i);
+  }
+  return static_cast<std::int32_t>(best - logits.begin());
+}
+
+}  // namespace
+
+std::string sample(Session& session, const Tokenizer& tokenizer, const std::string& prompt,
+                   const SampleOptions& options) {
+  std::vector<std::int32_t> tokens = tokenizer.encode(prompt);
+  if (tokens.empty()) tokens.push_back(tokenizer.eod());
+  const std::size_t begin = tokens.size();
+  const std::uint64_t key = random_key(options.seed, "sample");
+  const auto window = static_cast<std::size_t>(session.options().length);
+  const auto rows = static_cast<std::size_t>(session.options().config.embedding_rows());
+  const auto words =
+      static_cast<std::size_t>(std::min(session.options().config.vocabulary, tokenizer.vocabulary_size()));
+  for (std::int64_t i = 0; i < options.length; ++i) {
+    const std::size_t seen = std::min(tokens.size(), window);
+    const std::vector<double> logits = session.logits(std::span(tokens).last(seen));
+    const auto last = std::span(logits).subspan((seen - 1) * rows, words);
+    const std::int32_t next = draw(last, options.temperature, random_uniform(key, static_cast<std::uint64_t>(i)));
+    if (next == tokenizer.eod()) break;
+    tokens.push_back(next);
+  }
+  return tokenizer.decode(std::span(tokens).subspan(begin));
+}
+
+}  // namespace weft

@@ -1,0 +1,20 @@
+// Continues a prompt with what the model thinks likely.
+#pragma once
+
+#include <string>
+
+#include "weft/data/tokenizer.h"
+#include "weft/train/session.h"
+
+namespace weft {
+
+struct SampleOptions {
+  std::int64_t length = 200;  // tokens to add
+  double temperature = 0.8;   // 0: always the likeliest
+  std::uint64_t seed = 1234;
+};
+// The prompt is not part of the result. The model sees the last `length` tokens of its training length.
+std::string sample(Session& session, const Tokenizer& tokenizer, const std::string& prompt,
+                   const SampleOptions& options);
+
+}  // namespace weft

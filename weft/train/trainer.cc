@@ -1,0 +1,223 @@
+#include "weft/train/trainer.h"
+
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "weft/base/error.h"
+#include "weft/base/text.h"
+#include "weft/checkpoint/hugging_face.h"
+#include "weft/train/data_source.h"
+#include "weft/train/metrics_writer.h"
+#include "weft/train/report.h"
+#include "weft/train/sample.h"
+#include "weft/train/tensorboard.h"
+
+namespace weft {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+// The loop of one run.
+class Loop {
+ public:
+  Loop(const TrainOptions& options, const TrainEnvironment& environment);
+  int run();
+
+ private:
+  void say(const std::string& text) {
+    fmt::print(out_, "{}\n", text);
+    std::fflush(out_);
+  }
+  std::vector<MicroBatch> next_batches();
+  void log(std::int64_t iteration, const StepResult& result, double rate, double seconds);
+  void validate(std::int64_t iteration);
+  void write_metrics(std::int64_t iteration, const StepResult& result, double rate, double seconds);
+
+  const TrainOptions& options_;
+  std::FILE* out_;
+  ModelConfig config_;
+  std::unique_ptr<HuggingFaceWeights> weights_;
+  RunData data_;
+  std::unique_ptr<Session> session_;
+  std::unique_ptr<MetricsWriter> metrics_;
+  std::unique_ptr<TensorboardWriter> tensorboard_;
+  double flops_ = 0;  // of a step
+  std::int64_t consumed_ = 0, skipped_ = 0;
+  Clock::time_point begin_;
+  // since the last log line
+  double loss_sum_ = 0, seconds_sum_ = 0;
+  std::int64_t logged_steps_ = 0;
+};
+
+Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment) : options_(options), out_(environment.out) {
+  if (!options.model.hf.empty()) {
+    weights_ = std::make_unique<HuggingFaceWeights>(options.model.hf);
+    config_ = weights_->model().config;
+  }
+  data_ = open_run_data(options, config_.vocabulary);
+  if (!weights_) {
+    config_ = model_config(options);
+    config_.vocabulary = data_.tokenizer->vocabulary_size();
+    const std::int64_t multiple = options.data.make_vocab_size_divisible_by;
+    config_.padded_vocabulary = (config_.vocabulary + multiple - 1) / multiple * multiple;
+  }
+  session_ = std::make_unique<Session>(environment.device, session_options(options, config_));
+  if (weights_) {
+    session_->set_parameters([&](const ParameterPart& part, double* values) {
+      weights_->read(part.identity, part.shape, DType::f64, values);
+    });
+  } else {
+    session_->initialise_parameters(static_cast<std::uint64_t>(options.data.seed));
+  }
+
+  Plan priced = session_->plan().plan();
+  price(priced, session_->module(), environment.pricer(session_->module()));
+  flops_ = total_flops(priced);
+  PlanReport report;
+  report.pattern = config_.pattern;
+  report.parameters = count_parameters(session_->module(), config_.experts.experts, config_.experts.router.k);
+  report.nodes = priced.nodes.size();
+  report.memory = session_->plan().memory();
+  report.library_bytes = session_->measure_library_bytes();
+  report.flops = flops_;
+  report.tokens = options.batch.global_batch_size * options.batch.seq_length;
+  say(fmt::format("training on {}", environment.device.name()));
+  fmt::print(out_, "{}", to_text(report));
+
+  if (!options.logging.metrics.empty()) metrics_ = std::make_unique<MetricsWriter>(options.logging.metrics);
+  if (!options.logging.tensorboard_dir.empty()) tensorboard_ = std::make_unique<TensorboardWriter>(options.logging.tensorboard_dir);
+}
+
+std::vector<MicroBatch> Loop::next_batches() {
+  std::vector<MicroBatch> batches;
+  for (int m = 0; m < session_->options().micro_batches; ++m) {
+    batches.push_back(data_.splits.train->sample_batch(consumed_, static_cast<int>(options_.batch.micro_batch_size)));
+    consumed_ += options_.batch.micro_batch_size;
+  }
+  return batches;
+}
+
+int Loop::run() {
+  const LearningRateSpec rates = learning_rate_spec(options_);
+  const WeightDecaySpec decays = weight_decay_spec(options_);
+  const std::int64_t iterations = options_.batch.train_iters, interval = options_.data.eval_interval;
+  if (!data_.splits.train) throw UserError("there is no training data: the split '{}' gives none to it", options_.data.split);
+  if (data_.letter_entropy > 0)
+    say(fmt::format("guessing by letter frequency would lose {:.4f} a token; a good model does much better", data_.letter_entropy));
+  begin_ = Clock::now();
+  for (std::int64_t iteration = 1; iteration <= iterations; ++iteration) {
+    const double rate = learning_rate(rates, consumed_), decay = weight_decay(decays, consumed_);
+    const auto start = Clock::now();
+    const StepResult result = session_->step(next_batches(), rate, decay);
+    const double seconds = seconds_since(start);
+    write_metrics(iteration, result, rate, seconds);
+    if (!result.finite) {
+      logged_steps_ = 0;
+      log(iteration, result, rate, seconds);
+      throw RunError(
+          "iteration {}: the {} is not finite (loss {}, gradient norm {}); weights were left as they were. Lower --lr, "
+          "raise --lr-warmup-iters, or look at the data of samples {} to {}",
+          iteration, std::isfinite(result.loss) ? "gradient" : "loss", result.loss, result.gradient_norm,
+          consumed_ - options_.batch.global_batch_size, consumed_ - 1);
+    }
+    log(iteration, result, rate, seconds);
+    if ((interval > 0 && iteration % interval == 0) || iteration == iterations) validate(iteration);
+  }
+  say(fmt::format("trained {} iterations in {}", iterations, human_seconds(seconds_since(begin_))));
+  return 0;
+}
+
+void Loop::log(std::int64_t iteration, const StepResult& result, double rate, double seconds) {
+  loss_sum_ += result.loss;
+  seconds_sum_ += seconds;
+  ++logged_steps_;
+  if (iteration % options_.logging.log_interval != 0 && iteration != 1 && result.finite) return;
+  const auto steps = static_cast<double>(logged_steps_);
+  LogLine line;
+  line.iteration = iteration;
+  line.iterations = options_.batch.train_iters;
+  line.consumed_samples = consumed_;
+  line.global_batch = options_.batch.global_batch_size;
+  line.step_seconds = seconds_sum_ / steps;
+  line.flops_per_second = flops_ / line.step_seconds;
+  line.tokens_per_second = static_cast<double>(options_.batch.global_batch_size * options_.batch.seq_length) / line.step_seconds;
+  line.learning_rate = rate;
+  line.loss = result.finite ? loss_sum_ / steps : result.loss;
+  line.gradient_norm = result.gradient_norm;
+  line.seconds_left = seconds_since(begin_) / static_cast<double>(iteration) * static_cast<double>(line.iterations - iteration);
+  line.skipped = skipped_;
+  line.not_a_number = result.finite ? 0 : 1;
+  say(to_text(line));
+  loss_sum_ = seconds_sum_ = 0;
+  logged_steps_ = 0;
+}
+
+void Loop::write_metrics(std::int64_t iteration, const StepResult& result, double rate, double seconds) {
+  const double tokens = static_cast<double>(options_.batch.global_batch_size * options_.batch.seq_length) / seconds;
+  if (metrics_)
+    metrics_->write({{"iteration", iteration},
+                     {"loss", result.loss},
+                     {"grad_norm", result.gradient_norm},
+                     {"learning_rate", rate},
+                     {"step_seconds", seconds},
+                     {"tokens_per_second", tokens},
+                     {"gflops", flops_ / seconds * 1e-9},
+                     {"consumed_samples", consumed_}});
+  if (tensorboard_) {
+    tensorboard_->scalar("lm loss", iteration, result.loss);
+    tensorboard_->scalar("grad-norm", iteration, result.gradient_norm);
+    tensorboard_->scalar("learning-rate", iteration, rate);
+    tensorboard_->scalar("iteration-time", iteration, seconds);
+    tensorboard_->scalar("batch-size", iteration, static_cast<double>(options_.batch.global_batch_size));
+  }
+}
+
+void Loop::validate(std::int64_t iteration) {
+  const TokenSource* valid = data_.splits.valid.get();
+  if (valid && options_.data.eval_iters > 0) {
+    const auto start = Clock::now();
+    const std::int64_t batch = options_.batch.micro_batch_size;
+    double sum = 0;
+    std::int64_t count = 0;
+    for (std::int64_t i = 0; i < options_.data.eval_iters && (i + 1) * batch <= valid->samples(); ++i, ++count)
+      sum += session_->evaluate(valid->sample_batch(i * batch, static_cast<int>(batch)));
+    if (count > 0) {
+      const double loss = sum / static_cast<double>(count);
+      say(fmt::format(" validation loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {:.6E} | ({} batches in {})",
+                      iteration, loss, std::exp(std::min(20.0, loss)), count, human_seconds(seconds_since(start))));
+      if (metrics_) metrics_->write({{"iteration", iteration}, {"validation_loss", loss}});
+      if (tensorboard_) tensorboard_->scalar("lm loss validation", iteration, loss);
+    }
+  }
+  for (const std::string& prompt : options_.logging.sample) {
+    SampleOptions sampling;
+    sampling.length = options_.logging.sample_length;
+    sampling.temperature = options_.logging.sample_temperature;
+    sampling.seed = static_cast<std::uint64_t>(options_.data.seed);
+    say(fmt::format("--- {}[{}]\n---", prompt, sample(*session_, *data_.tokenizer, prompt, sampling)));
+  }
+}
+
+}  // namespace
+
+SessionOptions session_options(const TrainOptions& o, const ModelConfig& config) {
+  SessionOptions s;
+  s.config = config;
+  s.precision = precision_of(o);
+  s.batch = o.batch.micro_batch_size;
+  s.length = o.batch.seq_length;
+  s.micro_batches = static_cast<int>(micro_batches(o));
+  s.adam = {o.optimizer.adam_beta1, o.optimizer.adam_beta2, o.optimizer.adam_eps, o.optimizer.clip_grad, o.optimizer.decay_all};
+  s.threads = o.execution.threads > 0 ? static_cast<int>(o.execution.threads)
+                                      : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  return s;
+}
+
+int train(const TrainOptions& options, const TrainEnvironment& environment) { return Loop(options, environment).run(); }
+
+}  // namespace weft

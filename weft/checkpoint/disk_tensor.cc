@@ -1,0 +1,154 @@
+#include "weft/checkpoint/disk_tensor.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "weft/base/error.h"
+
+namespace weft {
+namespace {
+
+// `count` elements, evenly apart in the tensor on disk and in the parameter.
+struct Run {
+  std::int64_t disk = 0, disk_step = 1;
+  std::int64_t parameter = 0, parameter_step = 1;
+  std::int64_t count = 0;
+};
+
+// How many of the box's last dims make one run: 1, and one more as long as the inner ones span the tensor.
+int dims_in_run(const Shape& disk, const DiskPart& part) {
+  const int dims = disk.dims();
+  if (part.transposed) return 1;
+  int taken = 1;
+  while (taken < dims) {
+    const int inner = dims - taken;  // the outermost dim of the run so far
+    const auto i = static_cast<std::size_t>(inner);
+    if (part.begin[i] != 0 || part.step[i] != 1 || part.extent[inner] != disk[inner] || part.step[i - 1] != 1) break;
+    ++taken;
+  }
+  return taken;
+}
+
+template <class Visit>
+void for_each_run(const Shape& disk, const DiskPart& part, const Visit& visit) {
+  const int dims = disk.dims();
+  WEFT_CHECK(part.extent.dims() == dims, "a box {} of a tensor {}", to_text(part.extent), to_text(disk));
+  if (part.extent.elements() == 0) return;
+  if (dims == 0) return visit(Run{0, 1, part.offset, 1, 1});
+  const int outer = dims - dims_in_run(disk, part);
+  DiskPart::Index strides{};
+  std::int64_t stride = 1;
+  for (int d = dims - 1; d >= 0; --d) {
+    strides[static_cast<std::size_t>(d)] = stride;
+    stride *= disk[d];
+  }
+  Run run;
+  run.count = 1;
+  for (int d = outer; d < dims; ++d) run.count *= part.extent[d];
+  run.disk_step = part.step[static_cast<std::size_t>(dims - 1)];
+  const std::int64_t rows = dims >= 2 ? part.extent[-2] : 1, columns = part.extent[-1];
+  const std::int64_t runs = part.extent.elements() / run.count;
+  for (std::int64_t r = 0; r < runs; ++r) {
+    run.disk = 0;
+    std::int64_t rest = r;
+    for (int d = dims - 1; d >= 0; --d) {
+      const auto i = static_cast<std::size_t>(d);
+      std::int64_t at = 0;
+      if (d < outer) {
+        at = rest % part.extent[d];
+        rest /= part.extent[d];
+      }
+      run.disk += (part.begin[i] + at * part.step[i]) * strides[i];
+    }
+    if (part.transposed) {  // row r % rows of the box is a column of the parameter
+      run.parameter = part.offset + r / rows * rows * columns + r % rows;
+      run.parameter_step = rows;
+    } else {
+      run.parameter = part.offset + r * run.count;
+    }
+    visit(run);
+  }
+}
+
+void check_range(const DiskPart& part) {
+  WEFT_CHECK(part.offset >= 0 && part.offset + part.extent.elements() <= part.parameter.elements(),
+             "{} {}: a box {} at {}", to_text(part.identity), to_text(part.parameter), to_text(part.extent),
+             part.offset);
+}
+
+void assemble(const DiskTensor& tensor, StoredType type, const ParameterSource& source, std::byte* out) {
+  std::vector<const DiskPart*> parts;
+  for (const DiskPart& part : tensor.parts) parts.push_back(&part);
+  // Parts of one parameter together, so that it is asked for once.
+  std::stable_sort(parts.begin(), parts.end(), [](const auto* a, const auto* b) { return a->identity < b->identity; });
+  const std::size_t size = static_cast<std::size_t>(bits_of(type)) / 8;
+  std::vector<double> parameter, column;
+  const DiskPart* loaded = nullptr;
+  for (const DiskPart* part : parts) {
+    check_range(*part);
+    if (loaded == nullptr || loaded->identity != part->identity) {
+      parameter.resize(static_cast<std::size_t>(part->parameter.elements()));
+      source(part->identity, parameter.data());
+      loaded = part;
+    }
+    for_each_run(tensor.shape, *part, [&](const Run& run) {
+      const double* from = parameter.data() + run.parameter;
+      if (run.parameter_step != 1) {
+        column.resize(static_cast<std::size_t>(run.count));
+        for (std::int64_t i = 0; i < run.count; ++i) column[static_cast<std::size_t>(i)] = from[i * run.parameter_step];
+        from = column.data();
+      }
+      store_doubles(from, type, out + static_cast<std::size_t>(run.disk) * size, run.count, run.disk_step);
+    });
+  }
+}
+
+// Every element of the tensor must belong to a part: a gap would be written as whatever memory held.
+void check_covered(const DiskTensor& tensor) {
+  std::int64_t elements = 0;
+  for (const DiskPart& part : tensor.parts) elements += part.extent.elements();
+  WEFT_CHECK(elements == tensor.shape.elements(), "{} {}: its parts hold {} elements", tensor.name,
+             to_text(tensor.shape), elements);
+}
+
+}  // namespace
+
+DiskTensor whole_tensor(std::string name, const ParameterIdentity& identity, const Shape& shape) {
+  DiskPart part;
+  part.identity = identity;
+  part.parameter = shape;
+  part.extent = shape;
+  return {std::move(name), shape, {part}};
+}
+
+void read_part(const TensorEntry& entry, const DiskPart& part, DType target, void* out) {
+  check_range(part);
+  const std::size_t size = size_of(target);
+  auto* const to = static_cast<std::byte*>(out);
+  std::vector<std::byte> buffer;
+  for_each_run(entry.shape, part, [&](const Run& run) {
+    std::byte* const place = to + static_cast<std::size_t>(run.parameter) * size;
+    if (run.disk_step == 1 && run.parameter_step == 1) return read_range(entry, run.disk, run.count, target, place);
+    const std::int64_t span = (run.count - 1) * run.disk_step + 1;
+    buffer.resize(static_cast<std::size_t>(span) * size);
+    read_range(entry, run.disk, span, target, buffer.data());
+    for (std::int64_t i = 0; i < run.count; ++i) {
+      std::memcpy(place + static_cast<std::size_t>(i * run.parameter_step) * size,
+                  buffer.data() + static_cast<std::size_t>(i * run.disk_step) * size, size);
+    }
+  });
+}
+
+void write_tensors(const std::filesystem::path& file, const std::vector<DiskTensor>& tensors,
+                   const WriteOptions& options, const ParameterSource& source, std::vector<TensorToWrite> extra) {
+  for (const DiskTensor& tensor : tensors) {
+    if (tensor.copy && !options.copies) continue;
+    check_covered(tensor);
+    const StoredType type = options.type.value_or(tensor.type);
+    extra.push_back({options.prefix + tensor.name, type, tensor.shape,
+                     [&tensor, type, &source](std::byte* out) { assemble(tensor, type, source, out); }});
+  }
+  write_safetensors(file, std::move(extra));
+}
+
+}  // namespace weft

@@ -1,0 +1,61 @@
+// Tensors as other systems keep them on disk, and which elements of which parameters they hold.
+//
+// A tensor on disk is one parameter, or several (experts in one tensor, gate and up in one matrix), or a copy of one
+// that stands elsewhere. Each part is a box of the tensor; its elements, row by row, are a range of the parameter's.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "weft/base/shape.h"
+#include "weft/checkpoint/safetensors.h"
+#include "weft/checkpoint/safetensors_writer.h"
+#include "weft/model/parameters.h"
+
+namespace weft {
+
+struct DiskPart {
+  using Index = std::array<std::int64_t, Shape::max_dims>;
+
+  ParameterIdentity identity;
+  Shape parameter;          // the parameter's logical shape
+  std::int64_t offset = 0;  // first of its elements that this part holds
+  // The box: for every dim d of the tensor, begin[d] + i * step[d] for i below extent[d].
+  Shape extent;
+  Index begin{}, step{1, 1, 1, 1, 1};
+  bool transposed = false;  // the parameter has the box's last two dims exchanged
+};
+
+struct DiskTensor {
+  std::string name;
+  Shape shape;
+  std::vector<DiskPart> parts;
+  StoredType type = StoredType::f32;  // as found on disk
+  bool copy = false;                  // of parameters that another tensor holds: checked when read, no gradient
+};
+
+// The whole tensor is the whole parameter.
+DiskTensor whole_tensor(std::string name, const ParameterIdentity& identity, const Shape& shape);
+
+// Reads what the part holds into its place in the parameter, `out` [part.parameter] of dtype `target`.
+void read_part(const TensorEntry& entry, const DiskPart& part, DType target, void* out);
+
+// Fills `out` with a parameter's elements, row-major.
+using ParameterSource = std::function<void(const ParameterIdentity& identity, double* out)>;
+
+struct WriteOptions {
+  std::string prefix;              // before every tensor's name: "grad."
+  std::optional<StoredType> type;  // absent: every tensor's own
+  bool copies = false;             // write them too
+};
+// The tensors and any others (whose names get no prefix) to one safetensors file. One tensor is in memory at a time,
+// and one of its parameters as doubles.
+void write_tensors(const std::filesystem::path& file, const std::vector<DiskTensor>& tensors,
+                   const WriteOptions& options, const ParameterSource& source, std::vector<TensorToWrite> extra = {});
+
+}  // namespace weft

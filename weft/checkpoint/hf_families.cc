@@ -1,0 +1,21 @@
+#include "weft/base/error.h"
+#include "weft/base/text.h"
+#include "weft/checkpoint/hf_family.h"
+
+namespace weft {
+
+std::vector<HuggingFaceFamily> hugging_face_families() {
+  return {llama_family(), mixtral_family(), qwen3_moe_family()};
+}
+
+HuggingFaceFamily family_named(const std::string& name, const std::string& where) {
+  std::vector<std::string> known;
+  for (HuggingFaceFamily& family : hugging_face_families()) {
+    if (family.name == name) return family;
+    known.emplace_back(family.name);
+  }
+  throw UserError("{}: 'model_type' is \"{}\", a family that Weft does not know; it knows {}", where, name,
+                  join(known, ", "));
+}
+
+}  // namespace weft

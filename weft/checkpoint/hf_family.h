@@ -1,0 +1,53 @@
+// What Weft knows of a Hugging Face family: how its config reads, and under which names its tensors stand on disk.
+// A family is one file with tables (hf_llama.cc, ...); nothing else knows a name.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "weft/checkpoint/disk_tensor.h"
+#include "weft/checkpoint/hf_config.h"
+
+namespace weft {
+
+// One kind of tensor: where it stands and what it holds.
+struct NameRule {
+  std::optional<Symbol> symbol;  // one in each layer of this kind; absent: one in the model
+  std::string_view name;         // in layers after the family's prefix; {E}: expert
+  Role role;
+  std::optional<Role> below = {};  // a second parameter in the same matrix, its rows below the first's
+  bool stacked = false;            // of all experts; they are dim 0
+};
+using NameTable = std::span<const NameRule>;
+
+struct HuggingFaceFamily {
+  std::string_view name;  // model_type
+  ModelConfig (*config)(const ConfigReader& config);
+  std::string_view layer_prefix;     // {L}: layer
+  std::vector<NameTable> names;      // of every such model
+  std::vector<NameTable> spellings;  // of the rest: one of them, whichever is on disk; the first is the usual one
+  std::vector<std::string_view> ignored = {};  // ends of names of tensors that are not parameters
+};
+
+HuggingFaceFamily llama_family();
+HuggingFaceFamily mixtral_family();
+HuggingFaceFamily qwen3_moe_family();
+std::vector<HuggingFaceFamily> hugging_face_families();
+// UserError listing those there are.
+HuggingFaceFamily family_named(const std::string& name, const std::string& where);
+
+// Tables that families share.
+NameTable transformer_names();       // embedding, final norm, head; attention with its norm
+NameTable gated_mlp_names();         // `-`: mlp.{gate,up,down}_proj
+NameTable separate_experts_names();  // `E`: mlp.experts.{E}.{gate,up,down}_proj, router mlp.gate
+NameTable fused_experts_names();     // `E`: mlp.experts.gate_up_proj and down_proj of all experts
+std::string repeated_groups(std::int64_t layers, std::string_view group);  // "[*-][*-]"
+
+// The tensors that a model has under these rules, in the order of the model.
+std::vector<DiskTensor> tensors_of(const ModelConfig& config, std::string_view layer_prefix,
+                                   std::span<const NameTable> tables);
+
+}  // namespace weft

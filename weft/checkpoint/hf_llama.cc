@@ -1,0 +1,28 @@
+#include "weft/checkpoint/hf_family.h"
+
+namespace weft {
+namespace {
+
+ModelConfig read_llama(const ConfigReader& config) {
+  ModelConfig model = read_model_sizes(config, 1e-6);
+  model.pattern = repeated_groups(read_layers(config), "[*-]");
+  model.attention = read_attention(config, 10'000);
+  model.mlp.ffn = config.integer("intermediate_size");
+  model.mlp.activation = read_gated_activation(config);
+  model.mlp.bias = config.flag_or("mlp_bias", false);
+  return model;
+}
+
+}  // namespace
+
+HuggingFaceFamily llama_family() {
+  return {.name = "llama",
+          .config = read_llama,
+          .layer_prefix = "model.layers.{L}.",
+          .names = {transformer_names(), gated_mlp_names()},
+          .spellings = {},
+          // Old files keep the frequencies of the rotary embedding; the config says them.
+          .ignored = {".rotary_emb.inv_freq"}};
+}
+
+}  // namespace weft

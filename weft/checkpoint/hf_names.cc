@@ -1,0 +1,226 @@
+#include <array>
+
+#include "weft/base/error.h"
+#include "weft/checkpoint/hf_family.h"
+
+namespace weft {
+namespace {
+
+constexpr std::array<NameRule, 14> transformer = {{
+    {{}, "model.embed_tokens.weight", Role::embedding},
+    {{}, "model.norm.weight", Role::final_norm},
+    {{}, "lm_head.weight", Role::head},
+    {Symbol::attention, "input_layernorm.weight", Role::norm},
+    {Symbol::attention, "self_attn.q_proj.weight", Role::q},
+    {Symbol::attention, "self_attn.k_proj.weight", Role::k},
+    {Symbol::attention, "self_attn.v_proj.weight", Role::v},
+    {Symbol::attention, "self_attn.q_proj.bias", Role::q_bias},
+    {Symbol::attention, "self_attn.k_proj.bias", Role::k_bias},
+    {Symbol::attention, "self_attn.v_proj.bias", Role::v_bias},
+    {Symbol::attention, "self_attn.q_norm.weight", Role::q_norm},
+    {Symbol::attention, "self_attn.k_norm.weight", Role::k_norm},
+    {Symbol::attention, "self_attn.o_proj.weight", Role::output},
+    {Symbol::attention, "self_attn.o_proj.bias", Role::output_bias},
+}};
+
+constexpr std::array<NameRule, 7> gated_mlp = {{
+    {Symbol::mlp, "post_attention_layernorm.weight", Role::norm},
+    {Symbol::mlp, "mlp.gate_proj.weight", Role::gate},
+    {Symbol::mlp, "mlp.up_proj.weight", Role::up},
+    {Symbol::mlp, "mlp.down_proj.weight", Role::down},
+    {Symbol::mlp, "mlp.gate_proj.bias", Role::gate_bias},
+    {Symbol::mlp, "mlp.up_proj.bias", Role::up_bias},
+    {Symbol::mlp, "mlp.down_proj.bias", Role::down_bias},
+}};
+
+constexpr std::array<NameRule, 5> separate_experts = {{
+    {Symbol::experts, "post_attention_layernorm.weight", Role::norm},
+    {Symbol::experts, "mlp.gate.weight", Role::router},
+    {Symbol::experts, "mlp.experts.{E}.gate_proj.weight", Role::gate},
+    {Symbol::experts, "mlp.experts.{E}.up_proj.weight", Role::up},
+    {Symbol::experts, "mlp.experts.{E}.down_proj.weight", Role::down},
+}};
+
+constexpr std::array<NameRule, 4> fused_experts = {{
+    {Symbol::experts, "post_attention_layernorm.weight", Role::norm},
+    {Symbol::experts, "mlp.gate.weight", Role::router},
+    {Symbol::experts, "mlp.experts.gate_up_proj", Role::gate, Role::up, true},
+    {Symbol::experts, "mlp.experts.down_proj", Role::down, {}, true},
+}};
+
+std::string replaced(std::string_view text, std::string_view mark, std::int64_t number) {
+  std::string result(text);
+  const std::size_t at = result.find(mark);
+  if (at != std::string::npos) result.replace(at, mark.size(), std::to_string(number));
+  return result;
+}
+
+std::optional<Shape> shape_if(bool there, const Shape& shape) { return there ? std::optional(shape) : std::nullopt; }
+
+std::optional<Shape> model_shape(const ModelConfig& config, Role role) {
+  switch (role) {
+    case Role::embedding:
+      return Shape{config.embedding_rows(), config.hidden};
+    case Role::final_norm:
+      return Shape{config.hidden};
+    case Role::head:
+      return shape_if(!config.tied_embeddings, {config.embedding_rows(), config.hidden});
+    default:
+      return {};
+  }
+}
+
+std::optional<Shape> attention_shape(const AttentionSpec& spec, std::int64_t hidden, Role role) {
+  const std::int64_t q = spec.heads * spec.head_dim, kv = spec.kv_heads * spec.head_dim;
+  switch (role) {
+    case Role::norm:
+      return Shape{hidden};
+    case Role::q:
+      return Shape{q, hidden};
+    case Role::k:
+    case Role::v:
+      return Shape{kv, hidden};
+    case Role::output:
+      return Shape{hidden, q};
+    case Role::q_bias:
+      return shape_if(spec.qkv_bias, {q});
+    case Role::k_bias:
+    case Role::v_bias:
+      return shape_if(spec.qkv_bias, {kv});
+    case Role::output_bias:
+      return shape_if(spec.output_bias, {hidden});
+    case Role::q_norm:
+    case Role::k_norm:
+      return shape_if(spec.qk_norm, {spec.head_dim});
+    default:
+      return {};
+  }
+}
+
+// Of an MLP, and of one expert.
+std::optional<Shape> mlp_shape(const MlpSpec& spec, std::int64_t hidden, Role role) {
+  const bool gated = spec.activation.gated();
+  switch (role) {
+    case Role::norm:
+      return Shape{hidden};
+    case Role::gate:
+      return shape_if(gated, {spec.ffn, hidden});
+    case Role::up:
+      return Shape{spec.ffn, hidden};
+    case Role::down:
+      return Shape{hidden, spec.ffn};
+    case Role::gate_bias:
+      return shape_if(gated && spec.bias, {spec.ffn});
+    case Role::up_bias:
+      return shape_if(spec.bias, {spec.ffn});
+    case Role::down_bias:
+      return shape_if(spec.bias, {hidden});
+    default:
+      return {};
+  }
+}
+
+// The logical shape of a parameter; nothing where the model has no such parameter.
+std::optional<Shape> shape_of(const ModelConfig& config, std::optional<Symbol> symbol, int physical, Role role) {
+  if (!symbol) return model_shape(config, role);
+  switch (*symbol) {
+    case Symbol::attention:
+      return attention_shape(config.attention_of(physical), config.hidden, role);
+    case Symbol::mlp:
+      return mlp_shape(config.mlp, config.hidden, role);
+    case Symbol::experts:
+      if (role == Role::router) return Shape{config.experts.experts, config.hidden};
+      return mlp_shape({config.experts.ffn, config.experts.activation, false}, config.hidden, role);
+    default:
+      WEFT_CHECK(false, "no shapes of '{}' yet", letter(*symbol));
+  }
+}
+
+// All experts in one tensor [experts, rows, columns], or [experts, rows] of biases.
+DiskTensor stacked_tensor(std::string name, ParameterIdentity identity, const NameRule& rule, std::int64_t experts,
+                          const Shape& first, const std::optional<Shape>& second) {
+  DiskTensor tensor;
+  tensor.name = std::move(name);
+  tensor.shape.append(experts);
+  tensor.shape.append(first[0] + (second ? (*second)[0] : 0));
+  if (first.dims() > 1) tensor.shape.append(first[1]);
+  for (std::int64_t e = 0; e < experts; ++e) {
+    identity.expert = static_cast<int>(e);
+    std::int64_t row = 0;
+    for (const auto& [role, shape] :
+         {std::pair(rule.role, std::optional(first)), std::pair(rule.below.value_or(rule.role), second)}) {
+      if (!shape) continue;
+      DiskPart part;
+      part.identity = identity;
+      part.identity.role = role;
+      part.parameter = *shape;
+      part.extent = first.dims() > 1 ? Shape{1, (*shape)[0], (*shape)[1]} : Shape{1, (*shape)[0]};
+      part.begin = {e, row};
+      tensor.parts.push_back(part);
+      row += (*shape)[0];
+    }
+  }
+  return tensor;
+}
+
+void append_tensors(const ModelConfig& config, const NameRule& rule, std::string name, ParameterIdentity identity,
+                    std::vector<DiskTensor>& tensors) {
+  const std::optional<Shape> shape = shape_of(config, rule.symbol, identity.physical, rule.role);
+  if (!shape) return;
+  identity.role = rule.role;
+  if (rule.stacked) {
+    std::optional<Shape> second;
+    if (rule.below) second = shape_of(config, rule.symbol, identity.physical, *rule.below);
+    tensors.push_back(stacked_tensor(std::move(name), identity, rule, config.experts.experts, *shape, second));
+  } else if (name.find("{E}") != std::string::npos) {
+    for (int e = 0; e < config.experts.experts; ++e) {
+      identity.expert = e;
+      tensors.push_back(whole_tensor(replaced(name, "{E}", e), identity, *shape));
+    }
+  } else {
+    WEFT_CHECK(!rule.below, "{}: two parameters in a tensor of one layer", name);
+    tensors.push_back(whole_tensor(std::move(name), identity, *shape));
+  }
+}
+
+}  // namespace
+
+NameTable transformer_names() { return transformer; }
+NameTable gated_mlp_names() { return gated_mlp; }
+NameTable separate_experts_names() { return separate_experts; }
+NameTable fused_experts_names() { return fused_experts; }
+
+std::string repeated_groups(std::int64_t layers, std::string_view group) {
+  std::string pattern;
+  for (std::int64_t i = 0; i < layers; ++i) pattern += group;
+  return pattern;
+}
+
+std::vector<DiskTensor> tensors_of(const ModelConfig& config, std::string_view layer_prefix,
+                                   std::span<const NameTable> tables) {
+  std::vector<DiskTensor> tensors;
+  for (const NameTable& table : tables) {
+    for (const NameRule& rule : table) {
+      if (!rule.symbol) append_tensors(config, rule, std::string(rule.name), {}, tensors);
+    }
+  }
+  const Pattern pattern = parse_pattern(config.pattern);
+  for (const Segment& segment : pattern.segments) {
+    for (const PatternLayer& layer : segment.layers) {
+      const std::string prefix = replaced(layer_prefix, "{L}", layer.logical);
+      for (std::size_t i = 0; i < layer.symbols.size(); ++i) {
+        ParameterIdentity identity;
+        identity.physical = layer.physical[i];
+        for (const NameTable& table : tables) {
+          for (const NameRule& rule : table) {
+            if (rule.symbol != layer.symbols[i]) continue;
+            append_tensors(config, rule, prefix + std::string(rule.name), identity, tensors);
+          }
+        }
+      }
+    }
+  }
+  return tensors;
+}
+
+}  // namespace weft

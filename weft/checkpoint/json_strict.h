@@ -1,0 +1,14 @@
+// JSON as formats for machines want it: duplicate keys are an error, and objects of a hundred thousand keys are quick.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace weft {
+
+// UserError naming `where`.
+nlohmann::json parse_strict_json(std::string_view text, const std::string& where);
+
+}  // namespace weft

@@ -1,0 +1,107 @@
+#include "weft/checkpoint/safetensors_writer.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <span>
+
+#include <fcntl.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "weft/base/error.h"
+
+namespace weft {
+namespace {
+
+// A file that exists under its name only once `commit` has returned.
+class NewFile {
+ public:
+  explicit NewFile(const std::filesystem::path& file)
+      : file_(file.string()), temporary_(fmt::format("{}.tmp-{}", file_, ::getpid())) {
+    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd_ < 0) fail("open");
+  }
+  ~NewFile() {
+    if (fd_ >= 0) ::close(fd_);
+    if (!committed_) ::unlink(temporary_.c_str());
+  }
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+
+  void write(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const ssize_t n = ::write(fd_, bytes.data(), std::min<std::size_t>(bytes.size(), std::size_t{1} << 30));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) fail("write");
+      bytes = bytes.subspan(static_cast<std::size_t>(n));
+    }
+  }
+
+  void commit() {
+    if (::fsync(fd_) != 0) fail("fsync");
+    if (::close(std::exchange(fd_, -1)) != 0) fail("close");
+    if (::rename(temporary_.c_str(), file_.c_str()) != 0) fail("rename");
+    committed_ = true;
+  }
+
+ private:
+  [[noreturn]] void fail(const char* what) {
+    throw RunError("cannot write {}: {}: {}", file_, what, std::strerror(errno));
+  }
+
+  std::string file_, temporary_;
+  int fd_ = -1;
+  bool committed_ = false;
+};
+
+std::size_t bytes_of(const TensorToWrite& tensor) {
+  return static_cast<std::size_t>(tensor.shape.elements()) * static_cast<std::size_t>(bits_of(tensor.type)) / 8;
+}
+
+std::string header_of(const std::vector<TensorToWrite>& tensors, const std::map<std::string, std::string>& metadata) {
+  nlohmann::json header;
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  std::size_t at = 0;
+  for (const TensorToWrite& tensor : tensors) {
+    nlohmann::json shape = nlohmann::json::array();
+    for (int i = 0; i < tensor.shape.dims(); ++i) shape.push_back(tensor.shape[i]);
+    const std::size_t end = at + bytes_of(tensor);
+    WEFT_CHECK(tensor.name != "__metadata__" && !header.contains(tensor.name), "tensor {} twice", tensor.name);
+    header[tensor.name] = {{"dtype", name_of(tensor.type)}, {"shape", shape}, {"data_offsets", {at, end}}};
+    at = end;
+  }
+  std::string text = header.is_null() ? "{}" : header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  return text;
+}
+
+}  // namespace
+
+TensorToWrite tensor_in_memory(std::string name, DType dtype, const Shape& shape, const void* data) {
+  const std::size_t bytes = static_cast<std::size_t>(shape.elements()) * size_of(dtype);
+  return {std::move(name), stored_type_of(dtype), shape, [data, bytes](std::byte* out) {
+            if (bytes > 0) std::memcpy(out, data, bytes);
+          }};
+}
+
+void write_safetensors(const std::filesystem::path& file, std::vector<TensorToWrite> tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  std::sort(tensors.begin(), tensors.end(), [](const TensorToWrite& a, const TensorToWrite& b) {
+    return a.type != b.type ? a.type > b.type : a.name < b.name;
+  });
+  const std::string header = header_of(tensors, metadata);
+  NewFile out(file);
+  const std::uint64_t length = header.size();
+  out.write(std::as_bytes(std::span(&length, 1)));
+  out.write(std::as_bytes(std::span(header)));
+  std::vector<std::byte> buffer;
+  for (const TensorToWrite& tensor : tensors) {
+    buffer.resize(bytes_of(tensor));
+    tensor.fill(buffer.data());
+    out.write(buffer);
+  }
+  out.commit();
+}
+
+}  // namespace weft

@@ -38,7 +38,8 @@ int dispatch(const std::vector<std::string>& words) {
   std::vector<std::string> names;
   for (const Command& command : commands()) names.push_back(command.name);
   const std::string near = nearest_name(words[0], names);
-  throw UserError("weft has no command '{}'{}; `weft --help` lists them", words[0], near.empty() ? "" : "; did you mean '" + near + "'?");
+  throw UserError("weft has no command '{}'{}; `weft --help` lists them", words[0],
+                  near.empty() ? "" : "; did you mean '" + near + "'?");
 }
 
 }  // namespace

@@ -33,11 +33,15 @@ std::int64_t resident_bytes() {
 
 }  // namespace
 
+ModuleOptions module_options(const SessionOptions& options) {
+  return module_options(options, options.batch, options.length);
+}
+
 Session::Session(Device& device, const SessionOptions& options)
     : device_(device),
       options_(options),
       stream_(device.make_stream(options.threads)),
-      module_(build_module(options.config, module_options(options, options.batch, options.length))) {
+      module_(build_module(options.config, module_options(options))) {
   add_updates(module_, options.precision, options.adam);
   storage_ = std::make_unique<ModelStorage>(device, module_);
   PlanOptions plan;

@@ -26,6 +26,8 @@ struct SessionOptions {
   bool updates = true;  // false: gradients only (probe)
 };
 
+ModuleOptions module_options(const SessionOptions& options);  // of the training shape
+
 struct StepResult {
   double loss = 0;           // mean over the step's tokens
   double gradient_norm = 0;  // before clipping

@@ -54,18 +54,11 @@ class Loop {
   std::int64_t logged_steps_ = 0;
 };
 
-Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment) : options_(options), out_(environment.out) {
-  if (!options.model.hf.empty()) {
-    weights_ = std::make_unique<HuggingFaceWeights>(options.model.hf);
-    config_ = weights_->model().config;
-  }
+Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
+    : options_(options), out_(environment.out) {
+  if (!options.model.hf.empty()) weights_ = std::make_unique<HuggingFaceWeights>(options.model.hf);
+  config_ = run_config(options);
   data_ = open_run_data(options, config_.vocabulary);
-  if (!weights_) {
-    config_ = model_config(options);
-    config_.vocabulary = data_.tokenizer->vocabulary_size();
-    const std::int64_t multiple = options.data.make_vocab_size_divisible_by;
-    config_.padded_vocabulary = (config_.vocabulary + multiple - 1) / multiple * multiple;
-  }
   session_ = std::make_unique<Session>(environment.device, session_options(options, config_));
   if (weights_) {
     session_->set_parameters([&](const ParameterPart& part, double* values) {
@@ -90,7 +83,8 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment) : o
   fmt::print(out_, "{}", to_text(report));
 
   if (!options.logging.metrics.empty()) metrics_ = std::make_unique<MetricsWriter>(options.logging.metrics);
-  if (!options.logging.tensorboard_dir.empty()) tensorboard_ = std::make_unique<TensorboardWriter>(options.logging.tensorboard_dir);
+  if (!options.logging.tensorboard_dir.empty())
+    tensorboard_ = std::make_unique<TensorboardWriter>(options.logging.tensorboard_dir);
 }
 
 std::vector<MicroBatch> Loop::next_batches() {
@@ -106,9 +100,11 @@ int Loop::run() {
   const LearningRateSpec rates = learning_rate_spec(options_);
   const WeightDecaySpec decays = weight_decay_spec(options_);
   const std::int64_t iterations = options_.batch.train_iters, interval = options_.data.eval_interval;
-  if (!data_.splits.train) throw UserError("there is no training data: the split '{}' gives none to it", options_.data.split);
+  if (!data_.splits.train)
+    throw UserError("there is no training data: the split '{}' gives none to it", options_.data.split);
   if (data_.letter_entropy > 0)
-    say(fmt::format("guessing by letter frequency would lose {:.4f} a token; a good model does much better", data_.letter_entropy));
+    say(fmt::format("guessing by letter frequency would lose {:.4f} a token; a good model does much better",
+                    data_.letter_entropy));
   begin_ = Clock::now();
   for (std::int64_t iteration = 1; iteration <= iterations; ++iteration) {
     const double rate = learning_rate(rates, consumed_), decay = weight_decay(decays, consumed_);
@@ -145,11 +141,13 @@ void Loop::log(std::int64_t iteration, const StepResult& result, double rate, do
   line.global_batch = options_.batch.global_batch_size;
   line.step_seconds = seconds_sum_ / steps;
   line.flops_per_second = flops_ / line.step_seconds;
-  line.tokens_per_second = static_cast<double>(options_.batch.global_batch_size * options_.batch.seq_length) / line.step_seconds;
+  line.tokens_per_second =
+      static_cast<double>(options_.batch.global_batch_size * options_.batch.seq_length) / line.step_seconds;
   line.learning_rate = rate;
   line.loss = result.finite ? loss_sum_ / steps : result.loss;
   line.gradient_norm = result.gradient_norm;
-  line.seconds_left = seconds_since(begin_) / static_cast<double>(iteration) * static_cast<double>(line.iterations - iteration);
+  line.seconds_left =
+      seconds_since(begin_) / static_cast<double>(iteration) * static_cast<double>(line.iterations - iteration);
   line.skipped = skipped_;
   line.not_a_number = result.finite ? 0 : 1;
   say(to_text(line));
@@ -188,8 +186,9 @@ void Loop::validate(std::int64_t iteration) {
       sum += session_->evaluate(valid->sample_batch(i * batch, static_cast<int>(batch)));
     if (count > 0) {
       const double loss = sum / static_cast<double>(count);
-      say(fmt::format(" validation loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {:.6E} | ({} batches in {})",
-                      iteration, loss, std::exp(std::min(20.0, loss)), count, human_seconds(seconds_since(start))));
+      say(fmt::format(
+          " validation loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {:.6E} | ({} batches in {})",
+          iteration, loss, std::exp(std::min(20.0, loss)), count, human_seconds(seconds_since(start))));
       if (metrics_) metrics_->write({{"iteration", iteration}, {"validation_loss", loss}});
       if (tensorboard_) tensorboard_->scalar("lm loss validation", iteration, loss);
     }
@@ -205,6 +204,11 @@ void Loop::validate(std::int64_t iteration) {
 
 }  // namespace
 
+ModelConfig run_config(const TrainOptions& o) {
+  if (!o.model.hf.empty()) return read_hugging_face_config(o.model.hf).config;
+  return model_config(o);
+}
+
 SessionOptions session_options(const TrainOptions& o, const ModelConfig& config) {
   SessionOptions s;
   s.config = config;
@@ -212,7 +216,8 @@ SessionOptions session_options(const TrainOptions& o, const ModelConfig& config)
   s.batch = o.batch.micro_batch_size;
   s.length = o.batch.seq_length;
   s.micro_batches = static_cast<int>(micro_batches(o));
-  s.adam = {o.optimizer.adam_beta1, o.optimizer.adam_beta2, o.optimizer.adam_eps, o.optimizer.clip_grad, o.optimizer.decay_all};
+  s.adam = {o.optimizer.adam_beta1, o.optimizer.adam_beta2, o.optimizer.adam_eps, o.optimizer.clip_grad,
+            o.optimizer.decay_all};
   s.threads = o.execution.threads > 0 ? static_cast<int>(o.execution.threads)
                                       : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   return s;

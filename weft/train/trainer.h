@@ -18,6 +18,8 @@ struct TrainEnvironment {
   std::FILE* out = stdout;
 };
 
+// The model of a resolved configuration: that of --hf, or the flags' with the tokenizer's vocabulary.
+ModelConfig run_config(const TrainOptions& options);
 // Session options of a resolved configuration; `config` is the model's.
 SessionOptions session_options(const TrainOptions& options, const ModelConfig& config);
 

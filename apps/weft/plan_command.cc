@@ -1,0 +1,116 @@
+// `weft plan` and `weft check`: what a configuration would do, before anything runs.
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "apps/weft/commands.h"
+#include "apps/weft/machine.h"
+#include "weft/base/error.h"
+#include "weft/checkpoint/hugging_face.h"
+#include "weft/optim/adamw.h"
+#include "weft/plan/build.h"
+#include "weft/plan/check.h"
+#include "weft/plan/estimate.h"
+#include "weft/plan/memory.h"
+#include "weft/plan/text.h"
+#include "weft/train/data_source.h"
+#include "weft/train/options.h"
+#include "weft/train/report.h"
+#include "weft/train/trainer.h"
+
+namespace weft {
+
+namespace {
+
+// A configuration, planned on paper: no weights, no data, any size.
+struct PaperPlan {
+  ModelConfig config;
+  Module module;
+  Plan plan;
+  MemoryPlan memory;
+};
+
+PaperPlan plan_on_paper(const TrainOptions& options) {
+  PaperPlan paper;
+  paper.config = run_config(options);
+  const SessionOptions s = session_options(options, paper.config);
+  paper.module = build_module(paper.config, module_options(s));
+  add_updates(paper.module, s.precision, s.adam);
+  PlanOptions plan;
+  plan.micro_batches = s.micro_batches;
+  paper.plan = build_plan(paper.module, plan);
+  paper.plan.pattern = paper.config.pattern;
+  price(paper.plan, paper.module, counting_pricer(paper.module));
+  paper.memory = plan_memory(paper.plan);
+  return paper;
+}
+
+// Options of a command that plans: all of train's, and --json. False: help was printed.
+bool parse(const char* program, const char* summary, std::span<const std::string> words, TrainOptions& options,
+           bool& json) {
+  FlagTable flags(program, summary);
+  flags.section("Output");
+  flags.add("--json", json, "Prints JSON.");
+  add_train_flags(flags, options);
+  parse_train_options(flags, options, words);
+  if (flags.help_wanted()) fmt::print("{}", flags.help());
+  for (const std::string& note : flags.notes()) fmt::print(stderr, "note: {}\n", note);
+  return !flags.help_wanted();
+}
+
+}  // namespace
+
+int run_plan_command(std::span<const std::string> words) {
+  TrainOptions options;
+  bool json = false;
+  if (!parse("weft plan", "Prints the plan of a training step: every node, what it reads, writes and adds to.", words,
+             options, json))
+    return 0;
+  const PaperPlan paper = plan_on_paper(options);
+  if (json) {
+    fmt::print("{}\n", to_json(paper.plan, paper.memory).dump());
+  } else {
+    fmt::print("{}", to_text(paper.plan, paper.memory));
+  }
+  return 0;
+}
+
+int run_check_command(std::span<const std::string> words) {
+  TrainOptions options;
+  bool json = false;
+  if (!parse("weft check", "Builds and checks the plan; says parameters, peak memory and work before anything runs.",
+             words, options, json))
+    return 0;
+  const PaperPlan paper = plan_on_paper(options);
+  PlanReport report;
+  report.pattern = paper.config.pattern;
+  report.parameters = count_parameters(paper.module, paper.config.experts.experts, paper.config.experts.router.k);
+  report.nodes = paper.plan.nodes.size();
+  report.memory = paper.memory;
+  report.flops = total_flops(paper.plan);
+  report.tokens = options.batch.global_batch_size * options.batch.seq_length;
+  if (!json) {
+    fmt::print("{}", to_text(report));
+    return 0;
+  }
+  const MemoryPlan& m = paper.memory;
+  const Json result = {
+      {"pattern", report.pattern},
+      {"parameters", report.parameters.all},
+      {"active_parameters", report.parameters.active},
+      {"nodes", report.nodes},
+      {"flops_per_step", report.flops},
+      {"tokens_per_step", report.tokens},
+      {"memory",
+       {{"total", m.total()},
+        {"weights", m.weights},
+        {"gradients", m.gradients},
+        {"optimizer", m.states},
+        {"activations", m.activations},
+        {"step", m.step}}},
+      {"faults", Json::array()},
+  };
+  fmt::print("{}\n", result.dump());
+  return 0;
+}
+
+}  // namespace weft

@@ -1,0 +1,68 @@
+// `weft probe`: a Hugging Face model on given tokens.
+#include <thread>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "apps/weft/commands.h"
+#include "apps/weft/machine.h"
+#include "weft/base/error.h"
+#include "weft/train/options.h"
+#include "weft/train/probe.h"
+
+namespace weft {
+
+int run_probe_command(std::span<const std::string> words) {
+  std::string model, tokens, out;
+  DType dtype = DType::f32;
+  bool json = false, with_trajectory = false;
+  std::int64_t threads = 0;
+  OptimizerOptions optimizer;
+  FlagTable flags("weft probe",
+                  "Loads a model, runs forward and backward on given tokens; writes logits and every gradient.");
+  flags.section("Probe");
+  flags.add("--hf", model, "DIR", "Hugging Face directory: config.json and safetensors.");
+  flags.add("--tokens", tokens, "FILE", "Safetensors with input_ids and labels [batch, length], or trajectory.tokens.");
+  flags.add("--out", out, "FILE", "Safetensors to write: logits, and grad.NAME for every weight.");
+  flags.choice("--dtype", dtype, {{"f32", DType::f32}, {"f64", DType::f64}, {"bf16", DType::bf16}}, "Computes in it.");
+  flags.add("--trajectory", with_trajectory, "Trains on trajectory.tokens [steps, batch, length + 1] instead.");
+  flags.add("--threads", threads, "N", "Threads.").standard("one a core").at_least(1);
+  flags.add("--json", json, "Prints one line of JSON.");
+  add_optimizer_flags(flags, optimizer);
+  flags.apply(flags.scan(words));
+  if (flags.help_wanted()) {
+    fmt::print("{}", flags.help());
+    return 0;
+  }
+  if (model.empty()) throw UserError("weft probe needs a model: --hf DIR");
+  if (tokens.empty()) throw UserError("weft probe needs tokens: --tokens FILE.safetensors");
+  if (with_trajectory && !out.empty()) throw UserError("--trajectory prints losses; it writes no --out file");
+
+  ProbeOptions options;
+  options.model = model;
+  options.tokens = tokens;
+  options.out = out;
+  options.precision.compute = dtype;
+  options.threads = static_cast<int>(threads > 0 ? threads : cores());
+  const std::unique_ptr<Device> device = make_device("cpu");
+  Json result;
+  if (with_trajectory) {
+    TrajectoryOptions t;
+    t.adam = {optimizer.adam_beta1, optimizer.adam_beta2, optimizer.adam_eps, optimizer.clip_grad, optimizer.decay_all};
+    t.learning_rate = optimizer.lr;
+    t.weight_decay = optimizer.weight_decay;
+    const TrajectoryResult r = probe_trajectory(*device, options, t);
+    result = {{"losses", r.losses}, {"grad_norms", r.gradient_norms}};
+    if (!json)
+      for (std::size_t i = 0; i < r.losses.size(); ++i)
+        fmt::print("step {}  loss {:.10g}  grad norm {:.10g}\n", i, r.losses[i], r.gradient_norms[i]);
+  } else {
+    const ProbeResult r = probe(*device, options);
+    result = {{"loss", r.loss}, {"grad_norm", r.gradient_norm}};
+    if (!json) fmt::print("loss {:.10g}  grad norm {:.10g}\n", r.loss, r.gradient_norm);
+  }
+  if (json) fmt::print("{}\n", result.dump());
+  return 0;
+}
+
+}  // namespace weft

@@ -1,0 +1,31 @@
+// `weft train`.
+#include <fmt/format.h>
+
+#include "apps/weft/commands.h"
+#include "apps/weft/machine.h"
+#include "weft/base/error.h"
+#include "weft/base/text.h"
+#include "weft/train/options.h"
+#include "weft/train/trainer.h"
+
+namespace weft {
+
+int run_train_command(std::span<const std::string> words) {
+  TrainOptions options;
+  FlagTable flags("weft train", "Trains a model; without options a small one, on stories that Weft writes.");
+  add_train_flags(flags, options);
+  parse_train_options(flags, options, words);
+  if (flags.help_wanted()) {
+    fmt::print("{}", flags.help());
+    return 0;
+  }
+  if (!options.explain.empty()) {
+    for (const std::string& name : options.explain) fmt::print("{}\n", flags.explain(name));
+    return 0;
+  }
+  for (const std::string& note : flags.notes()) fmt::print(stderr, "note: {}\n", note);
+  const std::unique_ptr<Device> device = make_device(options.execution.device);
+  return train(options, {*device, counting_pricer, stdout});
+}
+
+}  // namespace weft

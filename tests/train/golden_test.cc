@@ -1,0 +1,102 @@
+// Hugging Face's results, and how near we must come: norm of the difference over the norm.
+#include <cmath>
+#include <filesystem>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "weft/base/json.h"
+#include "weft/checkpoint/safetensors.h"
+#include "weft/device/cpu/device.h"
+#include "weft/train/probe.h"
+
+namespace weft {
+namespace {
+
+struct Limits {
+  double loss, logits, gradient, trajectory;
+};
+constexpr Limits limits_f64{1e-9, 1e-9, 1e-9, 1e-9};
+constexpr Limits limits_f32{1e-5, 1e-5, 1e-4, 1e-4};
+
+std::vector<double> doubles(const TensorEntry& entry) {
+  std::vector<double> values(static_cast<std::size_t>(entry.shape.elements()));
+  read_as(entry, DType::f64, values.data());
+  return values;
+}
+
+double relative(const std::vector<double>& ours, const std::vector<double>& theirs) {
+  EXPECT_EQ(ours.size(), theirs.size());
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < theirs.size(); ++i) {
+    difference += (ours[i] - theirs[i]) * (ours[i] - theirs[i]);
+    norm += theirs[i] * theirs[i];
+  }
+  return std::sqrt(difference) / std::sqrt(norm);
+}
+
+class Golden : public testing::TestWithParam<std::tuple<std::string, DType>> {
+ protected:
+  std::filesystem::path folder() const {
+    return std::filesystem::path(WEFT_SOURCE_DIR) / "tests/golden" / std::get<0>(GetParam());
+  }
+  DType dtype() const { return std::get<1>(GetParam()); }
+  Limits limits() const { return dtype() == DType::f64 ? limits_f64 : limits_f32; }
+  ProbeOptions options() const {
+    ProbeOptions o;
+    o.model = folder();
+    o.tokens = folder() / "golden.safetensors";
+    o.precision.compute = dtype();
+    o.threads = 2;
+    return o;
+  }
+};
+
+TEST_P(Golden, loss_logits_and_every_gradient) {
+  CpuDevice device;
+  ProbeOptions o = options();
+  o.out = std::filesystem::temp_directory_path() /
+          ("weft_golden_" + std::get<0>(GetParam()) + std::string(name_of(dtype())) + ".safetensors");
+  const ProbeResult result = probe(device, o);
+  const Json golden = read_json(folder() / "golden.json");
+  EXPECT_NEAR(result.loss / golden["loss"].get<double>(), 1, limits().loss);
+  EXPECT_NEAR(result.gradient_norm / golden["grad_norm"].get<double>(), 1, limits().gradient);
+
+  const SafetensorsFile ours(o.out), theirs(o.tokens);
+  int gradients = 0;
+  for (const TensorEntry& entry : theirs.entries()) {
+    if (entry.name == "logits") {
+      EXPECT_LT(relative(doubles(ours.at("logits")), doubles(entry)), limits().logits);
+    }
+    if (!entry.name.starts_with("grad.")) continue;
+    ++gradients;
+    EXPECT_LT(relative(doubles(ours.at(entry.name)), doubles(entry)), limits().gradient) << entry.name;
+  }
+  EXPECT_EQ(ours.entries().size(), static_cast<std::size_t>(gradients) + 1)
+      << "gradients that Hugging Face does not have";
+  std::filesystem::remove(o.out);
+}
+
+TEST_P(Golden, trajectory_of_six_steps) {
+  CpuDevice device;
+  const Json golden = read_json(folder() / "golden.json")["trajectory"];
+  TrajectoryOptions t;
+  t.adam = {golden["betas"][0], golden["betas"][1], golden["eps"], golden["clip_grad"], true};
+  t.learning_rate = golden["lr"];
+  t.weight_decay = golden["weight_decay"];
+  const TrajectoryResult result = probe_trajectory(device, options(), t);
+  ASSERT_EQ(result.losses.size(), golden["losses"].size());
+  for (std::size_t i = 0; i < result.losses.size(); ++i) {
+    EXPECT_NEAR(result.losses[i] / golden["losses"][i].get<double>(), 1, limits().trajectory) << "step " << i;
+    EXPECT_NEAR(result.gradient_norms[i] / golden["grad_norms"][i].get<double>(), 1, limits().gradient) << "step " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Families, Golden,
+    testing::Combine(testing::Values("llama", "llama_b", "mixtral", "mixtral_b", "qwen3_moe", "qwen3_moe_b"),
+                     testing::Values(DType::f64, DType::f32)),
+    [](const auto& info) { return std::get<0>(info.param) + "_" + std::string(name_of(std::get<1>(info.param))); });
+
+}  // namespace
+}  // namespace weft

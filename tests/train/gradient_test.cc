@@ -1,0 +1,152 @@
+// Every parameter's gradient against central differences of the loss in double precision, over options that no golden
+// result has.
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "weft/base/random.h"
+#include "weft/device/cpu/device.h"
+#include "weft/train/session.h"
+
+namespace weft {
+namespace {
+
+ModelConfig tiny(const std::string& pattern) {
+  ModelConfig c;
+  c.pattern = pattern;
+  c.hidden = 12;
+  c.vocabulary = 11;
+  c.padded_vocabulary = 13;
+  c.attention = {.heads = 4, .kv_heads = 2, .head_dim = 6};
+  c.mlp.ffn = 10;
+  c.experts.experts = 5;
+  c.experts.ffn = 7;
+  c.experts.router.k = 2;
+  c.init_std = 0.3;  // far from linear
+  return c;
+}
+
+MicroBatch batch_of(const SessionOptions& o, std::uint64_t seed) {
+  MicroBatch b;
+  b.batch = o.batch;
+  b.length = o.length;
+  const auto words = static_cast<std::uint64_t>(o.config.vocabulary);
+  for (std::int64_t i = 0; i < b.batch * b.length; ++i) {
+    b.tokens.push_back(static_cast<std::int32_t>(random_below(seed, static_cast<std::uint64_t>(i), words)));
+    b.labels.push_back(static_cast<std::int32_t>(random_below(seed + 1, static_cast<std::uint64_t>(i), words)));
+  }
+  return b;
+}
+
+// Perturbs some elements of every parameter and compares the change of the loss.
+void check_gradients(const ModelConfig& config, int micro_batches = 1, std::int64_t length = 5) {
+  CpuDevice device;
+  SessionOptions o;
+  o.config = config;
+  o.precision.compute = DType::f64;
+  o.batch = 2;
+  o.length = length;
+  o.micro_batches = micro_batches;
+  o.updates = false;
+  o.logits_slice_bytes = 13 * 8 * 3;  // three tokens a slice
+  Session session(device, o);
+  // Norms and biases too must not sit at a special value.
+  const auto values_of = [](const ParameterPart& part, double* values) {
+    initialise(part, 7, values);
+    const std::uint64_t key = random_key(8, to_text(part.identity));
+    for (std::int64_t i = 0; i < part.shape.elements(); ++i)
+      values[i] += 0.1 * random_normal(key, static_cast<std::uint64_t>(i));
+  };
+  std::vector<MicroBatch> batches;
+  for (int m = 0; m < micro_batches; ++m) batches.push_back(batch_of(o, static_cast<std::uint64_t>(10 + 2 * m)));
+
+  session.set_parameters(values_of);
+  session.gradients(batches);
+  std::map<ParameterIdentity, std::vector<double>> gradients;
+  session.each_gradient([&](const ParameterPart& part, std::span<const double> values) {
+    gradients[part.identity].assign(values.begin(), values.end());
+  });
+
+  const auto loss_at = [&](const ParameterIdentity& who, std::int64_t element, double delta) {
+    session.set_parameters([&](const ParameterPart& part, double* values) {
+      values_of(part, values);
+      if (part.identity == who) values[element] += delta;
+    });
+    double sum = 0;
+    for (const MicroBatch& batch : batches) sum += session.evaluate(batch);
+    return sum / micro_batches;
+  };
+  for (const auto& [who, gradient] : gradients) {
+    const auto count = std::ssize(gradient);
+    for (std::int64_t element : {std::int64_t{0}, count / 3, count - 1}) {
+      const double h = 1e-5;
+      const double numeric = (loss_at(who, element, h) - loss_at(who, element, -h)) / (2 * h);
+      // Central differences err by h^2 f''' and by rounding, 1e-16 / h.
+      EXPECT_NEAR(gradient[static_cast<std::size_t>(element)], numeric, 1e-8 + 1e-6 * std::abs(numeric))
+          << to_text(who) << " element " << element << " of " << config.pattern;
+    }
+  }
+}
+
+TEST(ModelGradients, attention_with_every_option) {
+  ModelConfig c = tiny("**");
+  c.attention.qkv_bias = c.attention.output_bias = c.attention.qk_norm = true;
+  c.attention.window = 3;
+  c.attention.rope.fraction = 2.0 / 3;
+  c.zero_centred_norms = true;
+  check_gradients(c);
+}
+
+TEST(ModelGradients, attention_without_rotary) {
+  ModelConfig c = tiny("*");
+  c.attention.rope.enabled = false;
+  check_gradients(c);
+}
+
+TEST(ModelGradients, mlp_of_every_kind) {
+  for (ActivationKind kind : {ActivationKind::swiglu, ActivationKind::squared_relu, ActivationKind::gelu}) {
+    ModelConfig c = tiny("-");
+    c.mlp.activation.kind = kind;
+    c.mlp.bias = true;
+    check_gradients(c);
+  }
+}
+
+TEST(ModelGradients, experts_with_every_router) {
+  for (const bool sigmoid : {false, true})
+    for (const bool choose_first : {false, true})
+      for (const bool normalise : {false, true}) {
+        ModelConfig c = tiny("E");
+        c.experts.router.score = sigmoid ? RouterSpec::Score::sigmoid : RouterSpec::Score::softmax;
+        c.experts.router.choose_first = choose_first && !sigmoid;
+        c.experts.router.normalise = normalise;
+        c.experts.router.scaling = 1.5;
+        check_gradients(c);
+      }
+}
+
+TEST(ModelGradients, shared_experts_and_squared_relu) {
+  ModelConfig c = tiny("[*E]E");
+  c.experts.shared_ffn = 6;
+  c.experts.activation.kind = ActivationKind::squared_relu;
+  check_gradients(c);
+}
+
+TEST(ModelGradients, one_expert_all_chosen_one_token) {
+  ModelConfig c = tiny("E");
+  c.experts.experts = c.experts.router.k = 1;
+  check_gradients(c, 1, 1);
+  c.experts.experts = c.experts.router.k = 3;
+  check_gradients(c);
+}
+
+TEST(ModelGradients, tied_embeddings_and_several_micro_batches) {
+  ModelConfig c = tiny("[*-][*E]");
+  c.tied_embeddings = true;
+  check_gradients(c, 3);
+}
+
+TEST(ModelGradients, an_empty_pattern_is_a_model_too) { check_gradients(tiny("")); }
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,126 @@
+#include "weft/train/probe.h"
+
+#include <map>
+
+#include "weft/base/error.h"
+
+namespace weft {
+
+namespace {
+
+// [B, S] of input ids or labels, as i32.
+std::vector<std::int32_t> read_ids(const SafetensorsFile& file, const std::string& name, int dims, Shape& shape) {
+  const TensorEntry& entry = file.at(name);
+  if (entry.shape.dims() != dims)
+    throw UserError("{}: {} has shape {}, expected {} dims", entry.file, name, to_text(entry.shape), dims);
+  if (!is_convertible(entry.type, DType::i32))
+    throw UserError("{}: {} is {}; token ids are integers (I32 or I64)", entry.file, name, name_of(entry.type));
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(entry.shape.elements()));
+  read_as(entry, DType::i32, ids.data());
+  shape = entry.shape;
+  return ids;
+}
+
+SessionOptions session_options(const ProbeOptions& o, const ModelConfig& config, std::int64_t batch,
+                               std::int64_t length) {
+  SessionOptions s;
+  s.config = config;
+  s.precision = o.precision;
+  s.batch = batch;
+  s.length = length;
+  s.threads = o.threads;
+  return s;
+}
+
+void load(Session& session, const HuggingFaceWeights& weights) {
+  session.set_parameters(
+      [&](const ParameterPart& part, double* values) { weights.read(part.identity, part.shape, DType::f64, values); });
+}
+
+void write_results(Session& session, const HuggingFaceModel& model, const ProbeOptions& options,
+                   const MicroBatch& batch) {
+  std::map<ParameterIdentity, std::vector<double>> gradients;
+  session.each_gradient([&](const ParameterPart& part, std::span<const double> values) {
+    gradients[part.identity].assign(values.begin(), values.end());
+  });
+  // The rows of the embedding that pad the vocabulary are ours alone.
+  const std::vector<double> padded = session.batch_logits(batch);
+  const auto rows = static_cast<std::size_t>(session.options().config.embedding_rows());
+  const auto words = static_cast<std::size_t>(session.options().config.vocabulary);
+  std::vector<double> logits;
+  for (std::size_t t = 0; t * rows < padded.size(); ++t)
+    logits.insert(logits.end(), padded.begin() + static_cast<std::ptrdiff_t>(t * rows),
+                  padded.begin() + static_cast<std::ptrdiff_t>(t * rows + words));
+  WriteOptions write;
+  write.prefix = "grad.";
+  write.type = options.precision.compute == DType::f64 ? StoredType::f64 : StoredType::f32;
+  std::vector<TensorToWrite> extra;
+  const Shape shape{batch.batch, batch.length, session.options().config.vocabulary};
+  extra.push_back({"logits", *write.type, shape,
+                   [&](std::byte* out) { store_doubles(logits.data(), *write.type, out, std::ssize(logits)); }});
+  write_tensors(
+      options.out, model.tensors, write,
+      [&](const ParameterIdentity& identity, double* out) {
+        const auto at = gradients.find(identity);
+        WEFT_CHECK(at != gradients.end(), "no gradient of {}", to_text(identity));
+        std::copy(at->second.begin(), at->second.end(), out);
+      },
+      std::move(extra));
+}
+
+}  // namespace
+
+ProbeResult probe(Device& device, const ProbeOptions& options) {
+  const HuggingFaceWeights weights(options.model);
+  const SafetensorsFile file(options.tokens);
+  Shape shape, label_shape;
+  MicroBatch batch;
+  batch.tokens = read_ids(file, "input_ids", 2, shape);
+  batch.labels = read_ids(file, "labels", 2, label_shape);
+  if (shape != label_shape)
+    throw UserError("{}: input_ids {} and labels {} differ in shape", options.tokens.string(), to_text(shape),
+                    to_text(label_shape));
+  if (shape.elements() == 0)
+    throw UserError("{}: input_ids {} holds no token", options.tokens.string(), to_text(shape));
+  batch.batch = shape[0];
+  batch.length = shape[1];
+  SessionOptions s = session_options(options, weights.model().config, shape[0], shape[1]);
+  s.updates = false;
+  Session session(device, s);
+  load(session, weights);
+  const StepResult result = session.gradients(std::span(&batch, 1));
+  if (!options.out.empty()) write_results(session, weights.model(), options, batch);
+  return {result.loss, result.gradient_norm};
+}
+
+TrajectoryResult probe_trajectory(Device& device, const ProbeOptions& options, const TrajectoryOptions& trajectory) {
+  const HuggingFaceWeights weights(options.model);
+  const SafetensorsFile file(options.tokens);
+  Shape shape;
+  const std::vector<std::int32_t> ids = read_ids(file, "trajectory.tokens", 3, shape);
+  if (shape[2] < 2 || shape.elements() == 0)
+    throw UserError("{}: trajectory.tokens {} must hold inputs and labels: [steps, batch, length + 1]",
+                    options.tokens.string(), to_text(shape));
+  SessionOptions s = session_options(options, weights.model().config, shape[1], shape[2] - 1);
+  s.adam = trajectory.adam;
+  Session session(device, s);
+  load(session, weights);
+  TrajectoryResult result;
+  const std::int32_t* next = ids.data();
+  for (std::int64_t step = 0; step < shape[0]; ++step) {
+    MicroBatch batch;
+    batch.batch = shape[1];
+    batch.length = shape[2] - 1;
+    for (std::int64_t b = 0; b < shape[1]; ++b, next += shape[2]) {
+      batch.tokens.insert(batch.tokens.end(), next, next + batch.length);
+      batch.labels.insert(batch.labels.end(), next + 1, next + 1 + batch.length);
+    }
+    const StepResult r = session.step(std::span(&batch, 1), trajectory.learning_rate, trajectory.weight_decay);
+    if (!r.finite) throw RunError("step {}: loss {} or gradient norm {} is not finite", step, r.loss, r.gradient_norm);
+    result.losses.push_back(r.loss);
+    result.gradient_norms.push_back(r.gradient_norm);
+  }
+  return result;
+}
+
+}  // namespace weft

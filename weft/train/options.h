@@ -1,0 +1,160 @@
+// What `weft train` and its relatives are asked to do: plain data, filled from flags and TOML files.
+//
+//   TrainOptions options;
+//   FlagTable flags("weft train");
+//   add_train_flags(flags, options);              // a subcommand may add its own flags here
+//   parse_train_options(flags, options, words);   // files, command line, derived values, all checks
+//   if (flags.help_wanted()) ...                  // then nothing was checked
+//
+// Fields are named as their flags (docs/options.md). A 0 or an empty text marked "derived" is filled by resolve().
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "weft/model/config.h"
+#include "weft/optim/schedule.h"
+#include "weft/train/flags.h"
+
+namespace weft {
+
+struct ModelOptions {
+  std::string hf;       // a directory that says all of this
+  std::string pattern;  // derived
+  std::int64_t num_layers = 0;
+  std::int64_t hidden_size = 128, ffn_hidden_size = 0;                          // derived: 4 hidden
+  std::int64_t num_attention_heads = 4, num_query_groups = 0, kv_channels = 0;  // derived
+  bool group_query_attention = false;
+  bool qk_layernorm = false, add_qkv_bias = false, add_bias_linear = false;
+  bool rope = true, rotary_interleaved = false, use_rope_scaling = false;
+  double rotary_base = 10000, rotary_percent = 1, rope_scaling_factor = 8;
+  std::int64_t window_size = 0;              // keys that a query sees, itself included; 0: all before it
+  std::int64_t max_position_embeddings = 0;  // 0: no limit
+  double norm_epsilon = 1e-5;
+  bool apply_layernorm_1p = false;
+  ActivationKind activation = ActivationKind::swiglu;
+  bool tie_embeddings = false;
+  double init_method_std = 0.02;
+
+  std::int64_t num_experts = 0, moe_ffn_hidden_size = 0;  // derived
+  std::int64_t moe_router_topk = 2, moe_router_num_groups = 0, moe_router_group_topk = 0;
+  RouterSpec::Score moe_router_score_function = RouterSpec::Score::softmax;
+  bool moe_router_pre_softmax = false;
+  std::optional<bool> moe_router_norm_topk;  // derived
+  double moe_router_topk_scaling_factor = 1;
+  std::int64_t moe_shared_expert_intermediate_size = 0;
+};
+
+struct LayoutOptions {
+  std::int64_t ranks = 0;  // derived: the launcher's, or 1
+  std::int64_t tensor_model_parallel_size = 1, context_parallel_size = 1, pipeline_model_parallel_size = 1;
+  std::int64_t expert_model_parallel_size = 1;
+  std::int64_t decoder_first_pipeline_num_layers = 0, decoder_last_pipeline_num_layers = 0;  // 0: even
+  std::int64_t launched_ranks = 1;  // no flag: how many processes the launcher started
+
+  std::int64_t data_parallel_size() const {
+    return ranks / (tensor_model_parallel_size * context_parallel_size * pipeline_model_parallel_size);
+  }
+};
+
+struct BatchOptions {
+  std::int64_t seq_length = 256, micro_batch_size = 4, global_batch_size = 0;  // derived: micro x data parallel
+  std::int64_t train_iters = 0, train_samples = 0;                             // iterations are derived from samples
+};
+
+struct DataOptions {
+  std::vector<std::string> data_path;  // [weight] prefix ...
+  std::string split = "969,30,1";
+  bool mock_data = false;
+  std::int64_t stories = 0;    // bytes; derived where no other source is named
+  std::string text;            // a file
+  std::string tokenizer_type;  // derived
+  std::int64_t vocab_size = 0, make_vocab_size_divisible_by = 128;
+  std::int64_t seed = 1234;
+  std::int64_t eval_interval = 1000, eval_iters = 100;
+};
+
+struct OptimizerOptions {
+  double lr = 1e-3, min_lr = 0;
+  DecayStyle lr_decay_style = DecayStyle::linear;
+  WsdStyle lr_wsd_decay_style = WsdStyle::exponential;
+  std::int64_t lr_decay_iters = 0, lr_decay_samples = 0;  // 0: as long as the run
+  std::int64_t lr_warmup_iters = 0, lr_warmup_samples = 0;
+  std::int64_t lr_wsd_decay_iters = 0, lr_wsd_decay_samples = 0;
+  std::optional<double> lr_warmup_fraction;
+  double lr_warmup_init = 0;
+  double weight_decay = 0.01;
+  std::optional<double> start_weight_decay, end_weight_decay;  // derived: weight_decay
+  WeightDecayStyle weight_decay_incr_style = WeightDecayStyle::constant;
+  bool decay_all = false;
+  double adam_beta1 = 0.9, adam_beta2 = 0.95, adam_eps = 1e-8;
+  double clip_grad = 1;  // 0: off
+};
+
+struct LoggingOptions {
+  std::int64_t log_interval = 100;
+  std::string metrics, tensorboard_dir;
+  std::vector<std::string> sample;  // prompts
+  std::int64_t sample_length = 200;
+  double sample_temperature = 0.8;
+};
+
+enum class ExecutorKind : std::uint8_t { serial, parallel };
+
+struct ExecutionOptions {
+  std::int64_t threads = 0;  // 0: one a core
+  ExecutorKind executor = ExecutorKind::serial;
+  std::string device = "cpu";
+};
+
+struct TrainOptions {
+  ModelOptions model;
+  LayoutOptions layout;
+  BatchOptions batch;
+  DataOptions data;
+  OptimizerOptions optimizer;
+  DType dtype = DType::f32;
+  LoggingOptions logging;
+  ExecutionOptions execution;
+
+  std::vector<std::string> config, explain;
+};
+
+// The model of a run that names neither a pattern nor a number of layers.
+inline constexpr const char* default_pattern = "[*-][*E][*E][*E]";
+
+void add_train_flags(FlagTable& flags, TrainOptions& options);
+// Parts of add_train_flags.
+void add_optimizer_flags(FlagTable& flags, OptimizerOptions& options);
+void add_foreign_flags(FlagTable& flags);  // Megatron's that need nothing done, or ask for what Weft does not do
+
+// Files, command line, resolve() and check_options(). With --explain the values are not checked, so that a wrong
+// configuration can be explained. launched_ranks: processes that a launcher started (1: none).
+void parse_train_options(FlagTable& flags, TrainOptions& options, std::span<const std::string> words,
+                         std::int64_t launched_ranks = 1);
+
+// Fills every derived value that is not set, and says which and why.
+struct Derivation {
+  std::string flag, reason;
+};
+std::vector<Derivation> resolve(TrainOptions& options);
+
+// Every rule that resolved options break, each "--flag value: rule; what to do".
+std::vector<std::string> find_problems(const TrainOptions& options);
+void throw_problems(const std::vector<std::string>& problems);  // one UserError with all of them; none: returns
+void check_options(const TrainOptions& options);
+
+// Of resolved options. The model's only where it is not the --hf directory's.
+ModelConfig model_config(const TrainOptions& options);
+Precision precision_of(const TrainOptions& options);
+LearningRateSpec learning_rate_spec(const TrainOptions& options);
+WeightDecaySpec weight_decay_spec(const TrainOptions& options);
+SplitOptions split_options(const TrainOptions& options);
+std::int64_t micro_batches(const TrainOptions& options);  // of one data-parallel rank in one step
+
+std::string options_markdown();  // docs/options.md
+
+}  // namespace weft

@@ -1,0 +1,292 @@
+// The rules between options. All broken ones are reported at once, each with the flag, the value, the rule and the fix.
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "weft/base/error.h"
+#include "weft/base/text.h"
+#include "weft/data/megatron_order.h"
+#include "weft/train/options.h"
+
+namespace weft {
+namespace {
+
+class Problems {
+ public:
+  // add("--flag", value, "rule; fix {}", values...)
+  template <class V, class... Args>
+  void add(const char* flag, const V& value, fmt::format_string<Args...> text, Args&&... args) {
+    list.push_back(fmt::format("{} {}: {}", flag, value, fmt::format(text, std::forward<Args>(args)...)));
+  }
+  // Of a switch.
+  void add_switch(const char* flag, const char* text) { list.push_back(fmt::format("{}: {}", flag, text)); }
+  void at_least_one(const char* flag, std::int64_t value) {
+    if (value < 1) add(flag, value, "must be at least 1");
+  }
+  // For rules that other parts know: their message, as an item of the list.
+  void add_message(std::string message) { list.push_back(std::move(message)); }
+
+  std::vector<std::string> list;
+};
+
+// "12 or 16": the multiples beside a value.
+std::string beside(std::int64_t value, std::int64_t step) {
+  const std::int64_t below = value / step * step;
+  return below == 0 ? fmt::format("{}", step) : fmt::format("{} or {}", below, below + step);
+}
+
+void check_attention(Problems& problems, const ModelOptions& model) {
+  const std::int64_t heads = model.num_attention_heads;
+  problems.at_least_one("--num-attention-heads", heads);
+  if (heads < 1) return;
+  if (model.kv_channels < 1) {
+    problems.add("--num-attention-heads", heads,
+                 "must divide --hidden-size {}; use --hidden-size {}, or set --kv-channels", model.hidden_size,
+                 beside(model.hidden_size, heads));
+  } else if (model.rope) {
+    const double width = static_cast<double>(model.kv_channels) * model.rotary_percent;
+    if (std::fmod(width, 2) != 0 || width < 2)
+      problems.add("--rotary-percent", model.rotary_percent,
+                   "{} of the {} elements of a head would turn, and that must be an even number", width,
+                   model.kv_channels);
+  }
+  if (model.num_query_groups < 1 || heads % model.num_query_groups != 0)
+    problems.add("--num-query-groups", model.num_query_groups,
+                 "must divide --num-attention-heads {}; use a divisor of it", heads);
+}
+
+void check_router_groups(Problems& problems, const ModelOptions& model) {
+  const std::int64_t groups = model.moe_router_num_groups, kept = model.moe_router_group_topk;
+  if (groups == 0 && kept == 0) return;
+  if (groups == 0 || kept == 0) {
+    problems.add(groups == 0 ? "--moe-router-group-topk" : "--moe-router-num-groups", groups == 0 ? kept : groups,
+                 "needs {} too", groups == 0 ? "--moe-router-num-groups" : "--moe-router-group-topk");
+    return;
+  }
+  if (model.num_experts % groups != 0)
+    problems.add("--moe-router-num-groups", groups, "must divide --num-experts {}", model.num_experts);
+  else if (model.moe_router_topk > kept * (model.num_experts / groups))
+    problems.add("--moe-router-topk", model.moe_router_topk,
+                 "the {} kept groups hold only {} experts; keep more groups", kept,
+                 kept * (model.num_experts / groups));
+  if (kept > groups)
+    problems.add("--moe-router-group-topk", kept, "must not exceed --moe-router-num-groups {}", groups);
+  if (model.moe_router_topk % kept != 0)
+    problems.add("--moe-router-group-topk", kept, "must divide --moe-router-topk {}", model.moe_router_topk);
+}
+
+void check_experts(Problems& problems, const ModelOptions& model, const LayoutOptions& layout) {
+  problems.at_least_one("--num-experts", model.num_experts);
+  problems.at_least_one("--moe-ffn-hidden-size", model.moe_ffn_hidden_size);
+  problems.at_least_one("--moe-router-topk", model.moe_router_topk);
+  if (model.moe_router_topk > model.num_experts)
+    problems.add("--moe-router-topk", model.moe_router_topk,
+                 "must not exceed --num-experts {}; choose fewer, or have more experts", model.num_experts);
+  const bool after = model.moe_router_score_function == RouterSpec::Score::softmax && !model.moe_router_pre_softmax;
+  if (after && model.moe_router_topk == 1)
+    problems.add("--moe-router-topk", 1,
+                 "the softmax of one chosen expert is always 1, so the router would not learn; add "
+                 "--moe-router-pre-softmax");
+  if (after && model.moe_router_norm_topk == false)
+    problems.add_switch(
+        "--no-moe-router-norm-topk",
+        "the softmax over the chosen always sums to one; add --moe-router-pre-softmax, or leave the flag out");
+  if (model.moe_router_score_function == RouterSpec::Score::sigmoid && model.moe_router_pre_softmax)
+    problems.add_switch("--moe-router-pre-softmax",
+                        "there is no softmax with sigmoid scores; leave one of the two out");
+  check_router_groups(problems, model);
+  if (model.add_bias_linear)
+    problems.add_switch("--add-bias-linear", "experts have no biases; use --add-qkv-bias, or a pattern without E");
+  if (model.num_experts % layout.expert_model_parallel_size != 0)
+    problems.add("--expert-model-parallel-size", layout.expert_model_parallel_size,
+                 "must divide --num-experts {}; use --num-experts {}", model.num_experts,
+                 beside(model.num_experts, layout.expert_model_parallel_size));
+}
+
+void check_model(Problems& problems, const TrainOptions& options) {
+  const ModelOptions& model = options.model;
+  problems.at_least_one("--hidden-size", model.hidden_size);
+  try {
+    const Pattern pattern = parse_pattern(model.pattern, split_options(options));
+    const std::int64_t layers = model.num_layers;
+    if (layers > 0 && layers != pattern.logical_layers && layers != pattern.physical_layers)
+      problems.add("--num-layers", layers, "the pattern '{}' has {} symbols in {} layers; leave --num-layers out",
+                   pattern.text, pattern.physical_layers, pattern.logical_layers);
+    if (pattern.counts.at(Symbol::attention) > 0) check_attention(problems, model);
+    if (pattern.counts.at(Symbol::mlp) > 0) problems.at_least_one("--ffn-hidden-size", model.ffn_hidden_size);
+    if (pattern.counts.at(Symbol::experts) > 0)
+      check_experts(problems, model, options.layout);
+    else if (model.num_experts > 0)
+      problems.add("--num-experts", model.num_experts, "the pattern '{}' has no E; write [*E] layers, or leave it out",
+                   pattern.text);
+  } catch (const UserError& error) {
+    problems.add_message(fmt::format("--pattern: {}", error.what()));
+  }
+  if (model.max_position_embeddings > 0 && model.max_position_embeddings < options.batch.seq_length)
+    problems.add("--max-position-embeddings", model.max_position_embeddings, "is below --seq-length {}; raise it",
+                 options.batch.seq_length);
+}
+
+// Rules built on sizes make sense only where the sizes do.
+bool check_layout_sizes(Problems& problems, const LayoutOptions& layout) {
+  problems.at_least_one("--ranks", layout.ranks);
+  problems.at_least_one("--tensor-model-parallel-size", layout.tensor_model_parallel_size);
+  problems.at_least_one("--context-parallel-size", layout.context_parallel_size);
+  problems.at_least_one("--pipeline-model-parallel-size", layout.pipeline_model_parallel_size);
+  problems.at_least_one("--expert-model-parallel-size", layout.expert_model_parallel_size);
+  return problems.list.empty();
+}
+
+// Whether the sizes multiply out, so that there is a number of data-parallel ranks.
+bool check_layout(Problems& problems, const LayoutOptions& layout) {
+  if (layout.launched_ranks > 1 && layout.ranks != layout.launched_ranks)
+    problems.add("--ranks", layout.ranks, "the launcher started {} processes; leave --ranks out",
+                 layout.launched_ranks);
+  const std::int64_t model_parallel =
+      layout.tensor_model_parallel_size * layout.context_parallel_size * layout.pipeline_model_parallel_size;
+  const bool fits = layout.ranks % model_parallel == 0;
+  if (!fits)
+    problems.add("--ranks", layout.ranks,
+                 "must be a multiple of tensor x context x pipeline sizes = {} x {} x {} = {}; use {}",
+                 layout.tensor_model_parallel_size, layout.context_parallel_size, layout.pipeline_model_parallel_size,
+                 model_parallel, beside(layout.ranks, model_parallel));
+  else if (layout.ranks / layout.pipeline_model_parallel_size % layout.expert_model_parallel_size != 0)
+    problems.add("--expert-model-parallel-size", layout.expert_model_parallel_size,
+                 "must divide the {} ranks of a pipeline stage", layout.ranks / layout.pipeline_model_parallel_size);
+  return fits;
+}
+
+void check_batch(Problems& problems, const TrainOptions& options, bool layout_is_good) {
+  const BatchOptions& batch = options.batch;
+  problems.at_least_one("--seq-length", batch.seq_length);
+  problems.at_least_one("--micro-batch-size", batch.micro_batch_size);
+  if (batch.micro_batch_size >= 1 && layout_is_good) {
+    const std::int64_t data_parallel = options.layout.data_parallel_size();
+    const std::int64_t step = batch.micro_batch_size * data_parallel;
+    if (batch.global_batch_size < 1 || batch.global_batch_size % step != 0)
+      problems.add("--global-batch-size", batch.global_batch_size,
+                   "must be a multiple of --micro-batch-size x data-parallel ranks = {} x {} = {}; use {}",
+                   batch.micro_batch_size, data_parallel, step, beside(batch.global_batch_size, step));
+  }
+  if (batch.train_samples == 0) problems.at_least_one("--train-iters", batch.train_iters);
+  if (batch.train_samples > 0 && batch.global_batch_size > 0 &&
+      batch.train_iters != batch.train_samples / batch.global_batch_size)
+    problems.add("--train-iters", batch.train_iters, "contradicts --train-samples {}; keep one of the two",
+                 batch.train_samples);
+  if (batch.train_samples > 0 && batch.train_samples < batch.global_batch_size)
+    problems.add("--train-samples", batch.train_samples, "is less than one step of --global-batch-size {}",
+                 batch.global_batch_size);
+}
+
+void check_data(Problems& problems, const DataOptions& data, const LayoutOptions& layout, bool own_model) {
+  std::vector<std::string> sources;
+  if (!data.data_path.empty()) sources.push_back("--data-path");
+  if (data.mock_data) sources.push_back("--mock-data");
+  if (data.stories > 0) sources.push_back("--stories");
+  if (!data.text.empty()) sources.push_back("--text");
+  if (sources.size() > 1) problems.add_message(join(sources, ", ") + ": more than one source of data; keep one");
+  try {
+    parse_split(data.split);
+  } catch (const UserError& error) {
+    problems.add_message(fmt::format("--split: {}", error.what()));
+  }
+  problems.at_least_one("--make-vocab-size-divisible-by", data.make_vocab_size_divisible_by);
+  const bool null = data.tokenizer_type == "NullTokenizer";
+  if (null && data.stories > 0)
+    problems.add("--tokenizer-type", data.tokenizer_type,
+                 "stories are text; use ByteTokenizer, or leave out --vocab-size");
+  if (!own_model) return;
+  if (null && data.vocab_size < 1) problems.add("--tokenizer-type", "NullTokenizer", "needs --vocab-size");
+  if (!null && data.vocab_size > 0)
+    problems.add("--vocab-size", data.vocab_size, "{} has a vocabulary of its own; leave one of the two out",
+                 data.tokenizer_type);
+  if (layout.tensor_model_parallel_size > 0 &&
+      data.make_vocab_size_divisible_by % layout.tensor_model_parallel_size != 0)
+    problems.add("--make-vocab-size-divisible-by", data.make_vocab_size_divisible_by,
+                 "must be a multiple of --tensor-model-parallel-size {}; use {}", layout.tensor_model_parallel_size,
+                 beside(data.make_vocab_size_divisible_by, layout.tensor_model_parallel_size));
+}
+
+void check_twice(Problems& problems, const char* iterations, std::int64_t count, const char* samples,
+                 std::int64_t sample_count) {
+  if (count > 0 && sample_count > 0)
+    problems.add(iterations, count, "{} {} says the same in samples; keep one of the two", samples, sample_count);
+}
+
+void check_optimizer(Problems& problems, const TrainOptions& options) {
+  const OptimizerOptions& optimizer = options.optimizer;
+  if (optimizer.min_lr > optimizer.lr)
+    problems.add("--min-lr", optimizer.min_lr, "is above --lr {}; lower it", optimizer.lr);
+  if (optimizer.lr_warmup_init > optimizer.lr)
+    problems.add("--lr-warmup-init", optimizer.lr_warmup_init, "is above --lr {}; lower it", optimizer.lr);
+  check_twice(problems, "--lr-decay-iters", optimizer.lr_decay_iters, "--lr-decay-samples", optimizer.lr_decay_samples);
+  check_twice(problems, "--lr-warmup-iters", optimizer.lr_warmup_iters, "--lr-warmup-samples",
+              optimizer.lr_warmup_samples);
+  check_twice(problems, "--lr-wsd-decay-iters", optimizer.lr_wsd_decay_iters, "--lr-wsd-decay-samples",
+              optimizer.lr_wsd_decay_samples);
+  if (optimizer.lr_warmup_fraction && (optimizer.lr_warmup_iters > 0 || optimizer.lr_warmup_samples > 0))
+    problems.add("--lr-warmup-fraction", *optimizer.lr_warmup_fraction,
+                 "the length of the warm-up is also given otherwise; keep one");
+
+  const LearningRateSpec spec = learning_rate_spec(options);
+  const bool wsd = spec.style == DecayStyle::wsd;
+  if (spec.warmup > 0 && spec.warmup >= spec.decay)
+    problems.add("--lr-warmup-iters", optimizer.lr_warmup_iters,
+                 "the warm-up of {} samples must end before the decay of {} samples; shorten it, or set "
+                 "--lr-decay-iters",
+                 spec.warmup, spec.decay);
+  if (wsd && spec.wsd == 0) problems.add("--lr-decay-style", "WSD", "needs --lr-wsd-decay-iters");
+  if (!wsd && spec.wsd > 0)
+    problems.add("--lr-wsd-decay-iters", optimizer.lr_wsd_decay_iters,
+                 "only --lr-decay-style WSD has it; leave it out");
+  if (wsd && spec.wsd > 0 && spec.warmup + spec.wsd > spec.decay)
+    problems.add("--lr-wsd-decay-iters", optimizer.lr_wsd_decay_iters,
+                 "warm-up and last part, {} + {} samples, must fit into the decay of {}; shorten them", spec.warmup,
+                 spec.wsd, spec.decay);
+
+  const bool constant = optimizer.weight_decay_incr_style == WeightDecayStyle::constant;
+  if (!constant && (!optimizer.start_weight_decay || !optimizer.end_weight_decay)) {
+    problems.add("--weight-decay-incr-style",
+                 optimizer.weight_decay_incr_style == WeightDecayStyle::linear ? "linear" : "cosine",
+                 "needs --start-weight-decay and --end-weight-decay");
+    return;
+  }
+  const WeightDecaySpec decay = weight_decay_spec(options);
+  if (constant && (decay.start != optimizer.weight_decay || decay.end != optimizer.weight_decay))
+    problems.add("--weight-decay-incr-style", "constant",
+                 "--start-weight-decay {} and --end-weight-decay {} differ from --weight-decay {}; leave them out, or "
+                 "use linear or cosine",
+                 decay.start, decay.end, optimizer.weight_decay);
+  else if (decay.end < decay.start)
+    problems.add("--end-weight-decay", decay.end, "is below --start-weight-decay {}; raise it", decay.start);
+}
+
+}  // namespace
+
+std::vector<std::string> find_problems(const TrainOptions& options) {
+  Problems problems;
+  const bool own_model = options.model.hf.empty();
+  const bool sizes = check_layout_sizes(problems, options.layout);
+  const bool layout_is_good = sizes && check_layout(problems, options.layout);
+  if (own_model && sizes) check_model(problems, options);
+  check_batch(problems, options, layout_is_good);
+  check_data(problems, options.data, options.layout, own_model);
+  check_optimizer(problems, options);
+  return std::move(problems.list);
+}
+
+void throw_problems(const std::vector<std::string>& problems) {
+  if (problems.empty()) return;
+  std::string text = fmt::format("the configuration has {}:",
+                                 problems.size() == 1 ? "a problem" : fmt::format("{} problems", problems.size()));
+  for (const std::string& problem : problems) {
+    // Further lines of an item (a caret line) stand below its text.
+    const std::vector<std::string> lines = split(problem, '\n');
+    text += "\n  - " + join(lines, "\n    ");
+  }
+  throw UserError(text);
+}
+
+void check_options(const TrainOptions& options) { throw_problems(find_problems(options)); }
+
+}  // namespace weft

@@ -1,0 +1,102 @@
+// Optimizer and schedule: their flags, and their meaning in samples.
+#include "weft/train/options.h"
+
+namespace weft {
+namespace {
+
+double run_samples(const BatchOptions& batch) {
+  return static_cast<double>(batch.train_samples > 0 ? batch.train_samples
+                                                     : batch.train_iters * batch.global_batch_size);
+}
+
+}  // namespace
+
+void add_optimizer_flags(FlagTable& flags, OptimizerOptions& optimizer) {
+  flags.section("Optimizer");
+  flags.add("--lr", optimizer.lr, "X", "Highest learning rate.").at_least(0);
+  flags.add("--min-lr", optimizer.min_lr, "X", "Learning rate at the end of the decay.").at_least(0);
+  flags.choice("--lr-decay-style", optimizer.lr_decay_style,
+               {{"constant", DecayStyle::constant},
+                {"linear", DecayStyle::linear},
+                {"cosine", DecayStyle::cosine},
+                {"inverse-square-root", DecayStyle::inverse_square_root},
+                {"WSD", DecayStyle::wsd}},
+               "How the learning rate falls behind the warm-up.");
+  flags.add("--lr-decay-iters", optimizer.lr_decay_iters, "N", "Steps until --min-lr, warm-up included.")
+      .at_least(1)
+      .standard("the whole run");
+  flags.add("--lr-decay-samples", optimizer.lr_decay_samples, "N", "The same in samples.").at_least(1).standard("none");
+  flags.choice("--lr-wsd-decay-style", optimizer.lr_wsd_decay_style,
+               {{"exponential", WsdStyle::exponential},
+                {"linear", WsdStyle::linear},
+                {"cosine", WsdStyle::cosine},
+                {"minus_sqrt", WsdStyle::minus_sqrt}},
+               "How WSD falls in its last part.");
+  flags.add("--lr-wsd-decay-iters", optimizer.lr_wsd_decay_iters, "N", "Steps of the last part of WSD.")
+      .at_least(1)
+      .standard("none");
+  flags.add("--lr-wsd-decay-samples", optimizer.lr_wsd_decay_samples, "N", "The same in samples.")
+      .at_least(1)
+      .standard("none");
+  flags
+      .add("--lr-warmup-iters", optimizer.lr_warmup_iters, "N",
+           "Steps of linear warm-up. As in Megatron the first step runs at --lr-warmup-init itself.")
+      .at_least(0);
+  flags.add("--lr-warmup-samples", optimizer.lr_warmup_samples, "N", "The same in samples.").at_least(0);
+  flags.add("--lr-warmup-fraction", optimizer.lr_warmup_fraction, "X", "The same as a share of the decay.")
+      .at_least(0)
+      .below(1)
+      .standard("none");
+  flags.add("--lr-warmup-init", optimizer.lr_warmup_init, "X", "Learning rate at the start of the warm-up.")
+      .at_least(0);
+  flags.add("--weight-decay", optimizer.weight_decay, "X", "Decoupled weight decay.").at_least(0);
+  flags.add("--start-weight-decay", optimizer.start_weight_decay, "X", "Weight decay at the start of the run.")
+      .at_least(0)
+      .standard("weight-decay");
+  flags.add("--end-weight-decay", optimizer.end_weight_decay, "X", "Weight decay at the end of the run.")
+      .at_least(0)
+      .standard("weight-decay");
+  flags.choice("--weight-decay-incr-style", optimizer.weight_decay_incr_style,
+               {{"constant", WeightDecayStyle::constant},
+                {"linear", WeightDecayStyle::linear},
+                {"cosine", WeightDecayStyle::cosine}},
+               "How weight decay goes from start to end.");
+  flags.add("--decay-all", optimizer.decay_all, "Decay biases and norm weights too.");
+  flags.add("--adam-beta1", optimizer.adam_beta1, "X", "Memory of the first moment.").at_least(0).below(1);
+  flags.add("--adam-beta2", optimizer.adam_beta2, "X", "Memory of the second moment. Megatron: 0.999.")
+      .at_least(0)
+      .below(1);
+  flags.add("--adam-eps", optimizer.adam_eps, "X", "Added to the root of the second moment.").above(0);
+  flags.add("--clip-grad", optimizer.clip_grad, "X", "Largest global norm of the gradient; 0: no clipping.")
+      .at_least(0);
+}
+
+LearningRateSpec learning_rate_spec(const TrainOptions& options) {
+  const OptimizerOptions& optimizer = options.optimizer;
+  // Exactly one of iterations and samples is set, or neither.
+  const auto length = [&](std::int64_t iterations, std::int64_t samples) {
+    return static_cast<double>(iterations * options.batch.global_batch_size + samples);
+  };
+  LearningRateSpec spec;
+  spec.lr = optimizer.lr;
+  spec.min_lr = optimizer.min_lr;
+  spec.warmup_init = optimizer.lr_warmup_init;
+  spec.style = optimizer.lr_decay_style;
+  spec.decay = length(optimizer.lr_decay_iters, optimizer.lr_decay_samples);
+  if (spec.decay == 0) spec.decay = run_samples(options.batch);
+  spec.warmup = optimizer.lr_warmup_fraction ? *optimizer.lr_warmup_fraction * spec.decay
+                                             : length(optimizer.lr_warmup_iters, optimizer.lr_warmup_samples);
+  spec.wsd_style = optimizer.lr_wsd_decay_style;
+  spec.wsd = length(optimizer.lr_wsd_decay_iters, optimizer.lr_wsd_decay_samples);
+  return spec;
+}
+
+WeightDecaySpec weight_decay_spec(const TrainOptions& options) {
+  const OptimizerOptions& optimizer = options.optimizer;
+  return {.start = optimizer.start_weight_decay.value_or(optimizer.weight_decay),
+          .end = optimizer.end_weight_decay.value_or(optimizer.weight_decay),
+          .style = optimizer.weight_decay_incr_style,
+          .length = run_samples(options.batch)};
+}
+
+}  // namespace weft

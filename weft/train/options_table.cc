@@ -1,0 +1,258 @@
+// The flags of `weft train`: names are Megatron's where Megatron has the flag.
+#include <fmt/format.h>
+
+#include "weft/base/error.h"
+#include "weft/base/text.h"
+#include "weft/train/options.h"
+
+namespace weft {
+namespace {
+
+void add_model_flags(FlagTable& flags, ModelOptions& model) {
+  flags.section("Model");
+  flags.add("--pattern", model.pattern, "TEXT", "The layers: * attention, - MLP, E experts, [..] groups, | stages.")
+      .alias("--hybrid-layer-pattern")
+      .alias("--hybrid-override-pattern")
+      .standard(default_pattern);
+  flags
+      .add("--num-layers", model.num_layers, "N",
+           "Without a pattern: so many [*-], or [*E] where --num-experts is given. With one: must be its number of "
+           "layers.")
+      .at_least(1)
+      .standard("the pattern's");
+  flags.add("--hf", model.hf, "DIR", "Take model and weights from a Hugging Face directory instead of model flags.");
+  flags.add("--hidden-size", model.hidden_size, "N", "Width of the residual stream.").at_least(1);
+  flags.add("--ffn-hidden-size", model.ffn_hidden_size, "N", "Inner width of an MLP.")
+      .at_least(1)
+      .standard("4 x hidden-size");
+  flags
+      .choice("--activation", model.activation,
+              {{"swiglu", ActivationKind::swiglu},
+               {"squared-relu", ActivationKind::squared_relu},
+               {"gelu", ActivationKind::gelu},
+               {"gelu-erf", ActivationKind::gelu_erf}},
+              "Activation of MLP and experts; gelu is the tanh form, gelu-erf the exact one.")
+      .means("--swiglu", "swiglu")
+      .means("--squared-relu", "squared-relu")
+      .means("--gelu", "gelu");
+  flags.add("--add-bias-linear", model.add_bias_linear, "Biases in attention and MLP.")
+      .negation("--disable-bias-linear");
+  flags.add("--norm-epsilon", model.norm_epsilon, "X", "Added to the mean square in RMSNorm.").above(0);
+  flags.add("--apply-layernorm-1p", model.apply_layernorm_1p, "Norm weights are stored minus one (zero-centred).");
+  flags.add("--tie-embeddings", model.tie_embeddings, "The head uses the embedding's weights.")
+      .negation("--untie-embeddings-and-output-weights");
+  flags.add("--init-method-std", model.init_method_std, "X", "Standard deviation of initial weights.").at_least(0);
+  flags.add("--max-position-embeddings", model.max_position_embeddings, "N", "Longest sequence that the model allows.")
+      .at_least(1)
+      .standard("no limit");
+}
+
+// "128": a query sees 128 keys, itself included. "127,0" is Megatron's way to say the same: 127 before it, none after.
+void store_window(const std::string& text, std::int64_t& window) {
+  const auto parts = split(text, ',');
+  std::int64_t before = 0, after = 0;
+  const bool pair = parts.size() == 2;
+  if (parts.size() > 2 || !parse_int(trim(parts[0]), before) || (pair && !parse_int(trim(parts[1]), after)))
+    throw UserError("--window-size: '{}' is neither N nor BEFORE,0", text);
+  if (after != 0) throw UserError("--window-size {}: attention is causal, so no key behind a query is seen", text);
+  if (!pair && before < 1) throw UserError("--window-size: {} is out of range; it must be at least 1", before);
+  window = !pair ? before : before < 0 ? 0 : before + 1;
+}
+
+void add_attention_flags(FlagTable& flags, ModelOptions& model) {
+  flags.section("Attention");
+  flags.add("--num-attention-heads", model.num_attention_heads, "N", "Query heads.").at_least(1);
+  flags.add("--num-query-groups", model.num_query_groups, "N", "Key and value heads; needs no --group-query-attention.")
+      .at_least(1)
+      .standard("num-attention-heads; 1 with --group-query-attention");
+  flags.add("--group-query-attention", model.group_query_attention, "Query heads share key and value heads.");
+  flags.add("--kv-channels", model.kv_channels, "N", "Width of a head.")
+      .at_least(1)
+      .standard("hidden-size / num-attention-heads");
+  flags.add("--qk-layernorm", model.qk_layernorm, "Normalise every query and key head.").no_form();
+  flags.add("--add-qkv-bias", model.add_qkv_bias, "Biases of query, key and value only.").no_form();
+  flags
+      .custom(
+          "--window-size", "N", [&model](const std::string& text) { store_window(text, model.window_size); },
+          [&model] { return model.window_size == 0 ? "" : fmt::format("{}", model.window_size); },
+          "Sliding window: keys that a query sees, itself included. BEFORE,0 as in Megatron means BEFORE + 1.")
+      .standard("all keys before it");
+  flags
+      .choice("--position-embedding-type", model.rope, {{"rope", true}, {"none", false}},
+              "How attention knows positions.")
+      .means("--no-rope", "none")
+      .means("--use-rotary-position-embeddings", "rope")
+      .lacks("learned_absolute", "Weft has no learned positions")
+      .lacks("relative", "Weft has no relative position bias")
+      .lacks("yarn", "YaRN is read from a Hugging Face config (--hf) only")
+      .lacks("mrope", "Weft has no multimodal rotary positions yet");
+  flags.add("--rotary-base", model.rotary_base, "X", "Base of the rotary frequencies.").above(0);
+  flags.add("--rotary-percent", model.rotary_percent, "X", "Share of a head that turns.").above(0).at_most(1);
+  flags.add("--rotary-interleaved", model.rotary_interleaved, "Pair neighbours instead of halves of a head.");
+  flags.add("--use-rope-scaling", model.use_rope_scaling, "Llama 3's scaling of frequencies, from 8192 positions.");
+  flags.add("--rope-scaling-factor", model.rope_scaling_factor, "X", "Its factor.").above(0);
+}
+
+void add_expert_flags(FlagTable& flags, ModelOptions& model) {
+  flags.section("Experts");
+  flags.add("--num-experts", model.num_experts, "N", "Experts of a layer E.")
+      .at_least(1)
+      .standard("8 where the pattern has E");
+  flags.add("--moe-ffn-hidden-size", model.moe_ffn_hidden_size, "N", "Inner width of an expert.")
+      .at_least(1)
+      .standard("ffn-hidden-size");
+  flags.add("--moe-router-topk", model.moe_router_topk, "K", "Experts that a token goes to.").at_least(1);
+  flags
+      .choice("--moe-router-score-function", model.moe_router_score_function,
+              {{"softmax", RouterSpec::Score::softmax}, {"sigmoid", RouterSpec::Score::sigmoid}},
+              "How router logits become scores.")
+      .lacks("sqrtsoftplus", "Weft has no such score");
+  flags.add("--moe-router-pre-softmax", model.moe_router_pre_softmax, "Softmax over all experts, before the choice.");
+  flags.add("--moe-router-norm-topk", model.moe_router_norm_topk, "Divide the chosen scores by their sum.")
+      .no_form()
+      .standard("true for sigmoid with topk > 1, and for softmax after the choice");
+  flags.add("--moe-router-topk-scaling-factor", model.moe_router_topk_scaling_factor, "X", "Factor of the weights.")
+      .above(0);
+  flags.add("--moe-router-num-groups", model.moe_router_num_groups, "N", "Groups of experts to choose from first.")
+      .at_least(1)
+      .standard("none");
+  flags.add("--moe-router-group-topk", model.moe_router_group_topk, "N", "Groups that stay in the choice.")
+      .at_least(1)
+      .standard("none");
+  flags
+      .add("--moe-shared-expert-intermediate-size", model.moe_shared_expert_intermediate_size, "N",
+           "Inner width of the shared expert.")
+      .at_least(1)
+      .standard("no shared expert");
+}
+
+void add_batch_flags(FlagTable& flags, BatchOptions& batch) {
+  flags.section("Batch and length");
+  flags.add("--seq-length", batch.seq_length, "N", "Tokens of a sequence.").at_least(1);
+  flags.add("--micro-batch-size", batch.micro_batch_size, "N", "Sequences that one rank computes at once.").at_least(1);
+  flags.add("--global-batch-size", batch.global_batch_size, "N", "Sequences of one step, over all ranks.")
+      .at_least(1)
+      .standard("micro-batch-size x data-parallel ranks");
+  flags.add("--train-iters", batch.train_iters, "N", "Steps.")
+      .at_least(1)
+      .standard("train-samples / global-batch-size, or 200");
+  flags.add("--train-samples", batch.train_samples, "N", "Sequences of the whole run, instead of --train-iters.")
+      .at_least(1)
+      .standard("none");
+}
+
+void add_data_flags(FlagTable& flags, DataOptions& data) {
+  flags.section("Data");
+  flags.add("--data-path", data.data_path, "PREFIX", "Megatron .bin/.idx files: one prefix, or WEIGHT PREFIX pairs.");
+  flags.add("--split", data.split, "A,B,C", "Shares of documents for training, validation and test.");
+  flags.add("--mock-data", data.mock_data, "Counting documents in place of data.");
+  flags.add("--stories", data.stories, "BYTES", "Text of the built-in story generator, so many bytes.")
+      .at_least(1)
+      .or_alone("4000000")
+      .standard("4000000 where no other data is named");
+  flags.add("--text", data.text, "FILE", "A plain text file.");
+  flags
+      .choice("--tokenizer-type", data.tokenizer_type,
+              {{"ByteTokenizer", std::string("ByteTokenizer")}, {"NullTokenizer", std::string("NullTokenizer")}},
+              "ByteTokenizer: a token a byte, 257 ids. NullTokenizer: data already is ids, vocab-size of them and one "
+              "that ends a document.")
+      .standard("NullTokenizer where --vocab-size is given, else ByteTokenizer");
+  flags.add("--vocab-size", data.vocab_size, "N", "Ids of the data, for NullTokenizer.")
+      .at_least(1)
+      .standard("the tokenizer's");
+  flags
+      .add("--make-vocab-size-divisible-by", data.make_vocab_size_divisible_by, "N",
+           "Rows of embedding and head are rounded up to a multiple, in every layout the same.")
+      .at_least(1);
+  flags.add("--seed", data.seed, "N", "Decides initial weights and the order of samples.")
+      .at_least(0)
+      .at_most(4294967295.0);
+  flags.add("--eval-interval", data.eval_interval, "N", "Steps between validations; 0: none.").at_least(0);
+  flags.add("--eval-iters", data.eval_iters, "N", "Global batches of a validation.").at_least(0);
+}
+
+void add_logging_flags(FlagTable& flags, LoggingOptions& logging) {
+  flags.section("Logging");
+  flags.add("--log-interval", logging.log_interval, "N", "Steps between log lines.").at_least(1);
+  flags.add("--metrics", logging.metrics, "FILE", "Write a JSON line a step.");
+  flags.add("--tensorboard-dir", logging.tensorboard_dir, "DIR", "Write TensorBoard event files.");
+  flags.add("--sample", logging.sample, "PROMPT", "Continue this text at each validation and at the end; repeatable.")
+      .each();
+  flags.add("--sample-length", logging.sample_length, "N", "Tokens of a continuation.").at_least(1);
+  flags.add("--sample-temperature", logging.sample_temperature, "X", "0 takes the likeliest token.").at_least(0);
+}
+
+}  // namespace
+
+void add_train_flags(FlagTable& flags, TrainOptions& options) {
+  flags.section("General");
+  flags.add("--config", options.config, "FILE", "Read flags from a TOML file; the command line wins. Repeatable.")
+      .each()
+      .only_on_command_line();
+  flags.add("--explain", options.explain, "NAME", "Say a flag's value, where it came from and what it means.")
+      .each()
+      .only_on_command_line();
+  add_model_flags(flags, options.model);
+  add_attention_flags(flags, options.model);
+  add_expert_flags(flags, options.model);
+  add_batch_flags(flags, options.batch);
+  add_data_flags(flags, options.data);
+  add_optimizer_flags(flags, options.optimizer);
+
+  flags.section("Precision");
+  flags
+      .choice("--dtype", options.dtype, {{"f32", DType::f32}, {"bf16", DType::bf16}, {"f64", DType::f64}},
+              "Type of weights and activations. With bf16 sums, gradients and the optimizer stay in float.")
+      .means("--fp32", "f32")
+      .means("--bf16", "bf16")
+      .means("--fp64", "f64");
+
+  LayoutOptions& layout = options.layout;
+  flags.section("Layout");
+  flags.add("--ranks", layout.ranks, "N", "Ranks as threads of one process.")
+      .at_least(1)
+      .standard("the launcher's, or 1");
+  flags.add("--tensor-model-parallel-size", layout.tensor_model_parallel_size, "N", "Ranks that share a layer.")
+      .at_least(1);
+  flags.add("--context-parallel-size", layout.context_parallel_size, "N", "Ranks that share a sequence.").at_least(1);
+  flags.add("--pipeline-model-parallel-size", layout.pipeline_model_parallel_size, "N", "Pipeline stages.").at_least(1);
+  flags
+      .add("--decoder-first-pipeline-num-layers", layout.decoder_first_pipeline_num_layers, "N",
+           "Layers (items of the pattern) on the first stage.")
+      .alias("--first-stage-layers")
+      .at_least(1)
+      .standard("even");
+  flags
+      .add("--decoder-last-pipeline-num-layers", layout.decoder_last_pipeline_num_layers, "N",
+           "Layers (items of the pattern) on the last stage.")
+      .alias("--last-stage-layers")
+      .at_least(1)
+      .standard("even");
+  flags.add("--expert-model-parallel-size", layout.expert_model_parallel_size, "N", "Ranks that share the experts.")
+      .at_least(1);
+
+  add_logging_flags(flags, options.logging);
+  flags.section("Execution");
+  flags.add("--device", options.execution.device, "NAME", "Where to compute; `weft devices` lists what there is.");
+  flags.add("--threads", options.execution.threads, "N", "Threads of this process.").at_least(1).standard("one a core");
+  flags.choice("--executor", options.execution.executor,
+               {{"serial", ExecutorKind::serial}, {"parallel", ExecutorKind::parallel}},
+               "serial runs one node after another and is the oracle.");
+  add_foreign_flags(flags);
+}
+
+std::string options_markdown() {
+  TrainOptions options;
+  FlagTable flags("weft train");
+  add_train_flags(flags, options);
+  return "# Options of `weft train`\n\n"
+         "Made from the table of flags (`weft/train/options_table.cc`); do not edit. `weft plan`, `check` and `verify` "
+         "take the same.\n"
+         "`--flag value` and `--flag=value` are the same; names are never abbreviated; a flag given twice with "
+         "different values is an error.\n"
+         "`--config FILE.toml` takes the same names without dashes in front, `_` or `-` inside, in any tables: "
+         "`hidden-size = 64`, `bf16 = true`, `data-path = [\"a\", \"b\"]`. The command line wins.\n" +
+         flags.markdown();
+}
+
+}  // namespace weft

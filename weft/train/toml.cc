@@ -1,0 +1,117 @@
+#include "weft/train/toml.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include "weft/base/error.h"
+#include "weft/base/json.h"
+#include "weft/base/text.h"
+
+namespace weft {
+namespace {
+
+using Form = FlagValue::Form;
+
+// Lines of a file, to point into. Positions of the parser count from 1, in characters.
+class Source {
+ public:
+  Source(std::string_view text, std::string file) : lines_(split(text, '\n')), file_(std::move(file)) {
+    for (std::string& line : lines_)
+      if (!line.empty() && line.back() == '\r') line.pop_back();
+  }
+
+  std::string line(toml::source_position at) const {
+    return at.line >= 1 && at.line <= lines_.size() ? lines_[at.line - 1] : "";
+  }
+
+  std::size_t byte(toml::source_position at) const {
+    const std::string text = line(at);
+    std::size_t i = 0;
+    for (toml::source_index column = 1; column < at.column && i < text.size(); ++column) {
+      ++i;
+      while (i < text.size() && (static_cast<unsigned char>(text[i]) & 0xc0) == 0x80) ++i;
+    }
+    return i;
+  }
+
+  FlagOrigin origin(const toml::key& key, const toml::node& value) const {
+    const toml::source_position at = key.source().begin;
+    FlagOrigin origin{FlagOrigin::Source::file, fmt::format("{}:{}", file_, at.line), line(at), byte(at), 0};
+    origin.value_at = value.source().begin.line == at.line ? byte(value.source().begin) : origin.key_at;
+    return origin;
+  }
+
+  [[noreturn]] void fail(toml::source_position at, std::string_view message) const {
+    throw UserError("{}:{}:{}: {}\n{}", file_, at.line, at.column, message, point_at(line(at), byte(at)));
+  }
+
+ private:
+  std::vector<std::string> lines_;
+  std::string file_;
+};
+
+FlagValue scalar(const Source& source, const std::string& key, const toml::node& node) {
+  if (const auto* value = node.as_boolean()) return {Form::boolean, {value->get() ? "true" : "false"}};
+  if (const auto* value = node.as_integer()) return {Form::integer, {fmt::format("{}", value->get())}};
+  if (const auto* value = node.as_floating_point()) return {Form::real, {fmt::format("{}", value->get())}};
+  if (const auto* value = node.as_string()) return {Form::text, {value->get()}};
+  source.fail(node.source().begin, fmt::format("{}: a value is a text, a number, true, false or a list of these", key));
+}
+
+void collect(const Source& source, const toml::table& table, std::vector<FlagAssignment>& found) {
+  for (const auto& [toml_key, node] : table) {
+    std::string key(toml_key.str());
+    std::replace(key.begin(), key.end(), '_', '-');
+    if (const toml::table* section = node.as_table()) {
+      collect(source, *section, found);
+      continue;
+    }
+    FlagAssignment assignment{"--" + key, {}, source.origin(toml_key, node)};
+    if (const toml::array* array = node.as_array()) {
+      assignment.value.form = Form::list;
+      for (const toml::node& item : *array) assignment.value.words.push_back(scalar(source, key, item).words.front());
+    } else {
+      assignment.value = scalar(source, key, node);
+    }
+    found.push_back(std::move(assignment));
+  }
+}
+
+// Tables are maps; errors should come in the order of the file.
+int line_of(const FlagAssignment& assignment) {
+  const std::string& where = assignment.origin.where;
+  return std::stoi(where.substr(where.rfind(':') + 1));
+}
+
+}  // namespace
+
+std::vector<FlagAssignment> parse_toml(std::string_view text, const std::string& file) {
+  const Source source(text, file);
+  toml::table table;
+  try {
+    table = toml::parse(text, file);
+  } catch (const toml::parse_error& error) {
+    source.fail(error.source().begin, error.description());
+  }
+  std::vector<FlagAssignment> found;
+  collect(source, table, found);
+  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return line_of(a) < line_of(b); });
+  return found;
+}
+
+std::vector<FlagAssignment> read_toml(const std::filesystem::path& file) {
+  return parse_toml(read_file(file), file.string());
+}
+
+void parse_flags(FlagTable& flags, std::span<const std::string> words) {
+  const std::vector<FlagAssignment> command_line = flags.scan(words);
+  for (const FlagAssignment& assignment : command_line)
+    if (assignment.spelling == "--config")
+      for (const std::string& file : assignment.value.words) flags.apply(read_toml(file));
+  flags.apply(command_line);
+}
+
+}  // namespace weft

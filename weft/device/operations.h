@@ -173,6 +173,14 @@ struct RouteRows {
   Tensor indices, counts, offsets, row_of_slot, slot_of_row, rows_in_use;
   std::int64_t alignment = 1;
 };
+// Rows received from the ranks of a group lie by source, within a source by expert; this sorts them by expert, within
+// an expert by source. From source_counts i32 [sources, experts]:
+//   counts [experts], offsets [experts + 1] (multiples of `alignment`), received_of_row [R] (-1 for padding rows),
+//   row_of_received [B]; rows_in_use [1] = offsets[experts], received_in_use [1] = sum of all counts. All i32.
+struct ArrangeRows {
+  Tensor source_counts, counts, offsets, received_of_row, row_of_received, rows_in_use, received_in_use;
+  std::int64_t alignment = 1;
+};
 // y[r] = x[index[r] / divisor] for r < rows_in_use (absent: all); where index[r] < 0: zeros. Rows of any dtype.
 struct GatherRows {
   Tensor x, index, y, rows_in_use;
@@ -274,6 +282,7 @@ struct AdamW {
   X(router, Router)                                  \
   X(router_backward, RouterBackward)                 \
   X(route_rows, RouteRows)                           \
+  X(arrange_rows, ArrangeRows)                       \
   X(gather_rows, GatherRows)                         \
   X(sum_rows, SumRows)                               \
   X(embedding, Embedding)                            \

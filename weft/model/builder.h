@@ -15,6 +15,10 @@ struct ModuleOptions {
   std::int64_t row_alignment = 1;               // of an expert's rows; kernels of some devices want more
   std::int64_t logits_slice_bytes = 128 << 20;  // the head works on slices of tokens whose logits fit in this
   bool keep_logits = false;                     // evaluate writes Module::logits
+  // Experts spread over the ranks of an expert group; this one holds experts [rank * E / ranks, (rank + 1) * E /
+  // ranks).
+  std::int64_t expert_ranks = 1, expert_rank = 0;
+  std::int64_t data_shards = 1;  // ranks with tokens of their own
 };
 
 struct ParameterValues {

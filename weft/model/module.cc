@@ -43,6 +43,16 @@ std::string_view name_of(Lane lane) {
   WEFT_CHECK(false, "lane {}", static_cast<int>(lane));
 }
 
+std::string_view name_of(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::all_to_all:
+      return "all_to_all";
+    case CollectiveKind::all_reduce:
+      return "all_reduce";
+  }
+  WEFT_CHECK(false, "collective {}", static_cast<int>(kind));
+}
+
 const PieceCode& Piece::code(Phase phase) const {
   switch (phase) {
     case Phase::forward:

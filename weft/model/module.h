@@ -67,10 +67,23 @@ class Run {
   Stream* stream_ = nullptr;
 };
 
+// What ranks do together. Nodes that communicate do nothing else.
+enum class CollectiveKind : std::uint8_t { all_to_all, all_reduce };
+std::string_view name_of(CollectiveKind kind);
+struct Collective {
+  CollectiveKind kind = CollectiveKind::all_to_all;
+  std::string group;      // of this rank, by the axes it runs along: "ep", "dp", "edp"
+  ValueId send, receive;  // all_reduce: the same value, summed in place
+  // all_to_all: rows of `send` for each peer and rows of `receive` from each, i32 [peers, n], added up over n. They are
+  // in device memory; where a communicator needs them on the host, it waits for them. Absent: even parts.
+  ValueId send_counts, receive_counts;
+};
+
 struct PieceCode {
   std::vector<ValueUse> uses;
-  std::function<void(const Run&)> run;  // absent: the piece has no such phase
-  explicit operator bool() const { return static_cast<bool>(run); }
+  std::function<void(const Run&)> run;  // arithmetic, or
+  std::vector<Collective> collectives;  // communication, in this order; neither: the piece has no such phase
+  explicit operator bool() const { return static_cast<bool>(run) || !collectives.empty(); }
 };
 
 // A queue of nodes on a rank; a stream or a thread. Lanes that communicate carry no arithmetic.

@@ -1,0 +1,47 @@
+// arrange_rows: rows received by source and expert, put in the order of expert and source.
+#include "weft/device/cpu/kernels/dispatch.h"
+
+namespace weft::WEFT_ISA {
+
+void arrange_rows(Stream&, const ArrangeRows& op) {
+  constexpr const char* name = "arrange_rows";
+  for (const Tensor* tensor : {&op.source_counts, &op.counts, &op.offsets, &op.received_of_row, &op.row_of_received,
+                               &op.rows_in_use, &op.received_in_use})
+    require(tensor->dtype == DType::i32, name, "needs i32 tensors");
+  require(op.source_counts.shape.dims() == 2, name, "source_counts is not [sources, experts]");
+  const std::int64_t sources = op.source_counts.shape[0], experts = op.source_counts.shape[1];
+  require(op.counts.shape.elements() == experts && op.offsets.shape.elements() == experts + 1, name,
+          "counts and offsets do not fit the experts");
+  const std::int32_t* from = op.source_counts.as<std::int32_t>();
+  std::int32_t* received_of_row = op.received_of_row.as<std::int32_t>();
+  std::int32_t* row_of_received = op.row_of_received.as<std::int32_t>();
+
+  std::int64_t row = 0, all = 0;
+  for (std::int64_t i = 0; i < sources * experts; ++i) all += from[i];
+  require(all <= op.row_of_received.shape.elements(), name, "more rows were received than there is room for");
+  for (std::int64_t e = 0; e < experts; ++e) {
+    op.offsets.as<std::int32_t>()[e] = static_cast<std::int32_t>(row);
+    const std::int64_t first = row;
+    std::int64_t before = 0;  // received rows of earlier sources
+    for (std::int64_t s = 0; s < sources; ++s) {
+      const std::int32_t* counts = from + s * experts;
+      std::int64_t at = before;
+      for (std::int64_t i = 0; i < e; ++i) at += counts[i];
+      for (std::int32_t i = 0; i < counts[e]; ++i, ++at, ++row) {
+        require(row < op.received_of_row.shape.elements(), name, "more rows than received_of_row has");
+        received_of_row[row] = static_cast<std::int32_t>(at);
+        row_of_received[at] = static_cast<std::int32_t>(row);
+      }
+      for (std::int64_t i = 0; i < experts; ++i) before += counts[i];
+    }
+    op.counts.as<std::int32_t>()[e] = static_cast<std::int32_t>(row - first);
+    const std::int64_t end = (row + op.alignment - 1) / op.alignment * op.alignment;
+    require(end <= op.received_of_row.shape.elements(), name, "more rows than received_of_row has");
+    for (; row < end; ++row) received_of_row[row] = -1;
+  }
+  op.offsets.as<std::int32_t>()[experts] = static_cast<std::int32_t>(row);
+  *op.rows_in_use.as<std::int32_t>() = static_cast<std::int32_t>(row);
+  *op.received_in_use.as<std::int32_t>() = static_cast<std::int32_t>(all);
+}
+
+}  // namespace weft::WEFT_ISA

@@ -1,0 +1,35 @@
+// The parts of an `E` layer: route -> [counts, dispatch ->] experts [-> combine] -> join, and shared beside them.
+// T tokens, H hidden, k choices, E experts; brackets: only where experts are spread over ranks.
+#pragma once
+
+#include "weft/model/layers/layers.h"
+
+namespace weft {
+
+// What route makes of a micro-batch: a row for every (token, choice), sorted by expert.
+struct Routing {
+  ValueId xn;                                // [T, H], input of the router and of the shared expert
+  ValueId counts, offsets;                   // [E], [E + 1]
+  ValueId row_of_slot, slot_of_row, in_use;  // [T, k], [R], [1]
+  ValueId rows, row_weights;                 // [R, H], [R, 1]
+  ValueId drows, drow_weights;               // their gradients, which experts (or the way back from them) write
+  ValueId out, dout;                         // [R, H]: what comes back of the experts, and its gradient
+  ValueId dxn_shared;                        // [T, H]: the shared expert's part of the gradient of xn
+  std::int64_t R = 0;
+};
+
+// Rows as this rank's experts see them: sorted by local expert. Without an exchange they are route's own.
+struct ExpertRows {
+  ValueId counts, offsets, in_use;  // [experts here], [experts here + 1], [1]
+  ValueId rows, row_weights, drows, drow_weights, out, dout;
+  std::int64_t R = 0, first_expert = 0, experts = 0;
+  Groups groups(const Run& r) const { return {r[counts], r[offsets]}; }
+};
+
+void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy, Routing& routing);  // experts_route.cc
+void add_expert_mlp(ModuleBuilder& b, const ExpertsSpec& spec, const ExpertRows& rows);              // experts_mlp.cc
+ValueId add_shared_expert(ModuleBuilder& b, const ExpertsSpec& spec, const Routing& routing, ValueId dy);
+// Adds dispatch and combine around add_expert_mlp.
+void add_exchanged_experts(ModuleBuilder& b, const ExpertsSpec& spec, const Routing& routing);  // experts_exchange.cc
+
+}  // namespace weft

@@ -1,0 +1,131 @@
+// Experts spread over the ranks of an expert group: rows go to the rank of their expert and come back.
+//
+// counts    every rank learns how many rows each source has for each of its experts
+// dispatch  rows and their weights travel; received rows lie by source, within a source by expert
+// experts   sorts them by expert (within an expert by source, then in the source's order), the grouped MLP, sorts back
+// combine   results travel back and lie where their rows lay
+// Backward, gradients take the same ways in the other direction. B: rows received at most; El: experts of this rank.
+#include <algorithm>
+
+#include "weft/model/layers/experts.h"
+
+namespace weft {
+
+namespace {
+
+// Puts `before` and `after` around a phase's code, with what they use.
+void surround(PieceCode& code, std::vector<ValueUse> made, std::vector<ValueUse> more,
+              std::function<void(const Run&)> before, std::function<void(const Run&)> after) {
+  for (ValueUse& use : code.uses)  // what was read from another piece is made here now
+    for (const ValueUse& own : made)
+      if (use.value == own.value) use.access = own.access;
+  code.uses.insert(code.uses.end(), more.begin(), more.end());
+  code.run = [before = std::move(before), inner = std::move(code.run), after = std::move(after)](const Run& r) {
+    before(r);
+    inner(r);
+    after(r);
+  };
+}
+
+}  // namespace
+
+void add_exchanged_experts(ModuleBuilder& b, const ExpertsSpec& spec, const Routing& v) {
+  const std::int64_t T = b.tokens(), H = b.config().hidden, ranks = b.options().expert_ranks;
+  const std::int64_t El = spec.experts / ranks, alignment = b.options().row_alignment;
+  // A token has at most min(k, El) rows at one rank.
+  const std::int64_t B = ranks * T * std::min(spec.router.k, El);
+  const std::int64_t R = B + El * (alignment - 1);
+  const DType compute = b.compute(), acc = b.accumulate();
+  const std::string group = "ep";
+
+  const ValueId source_counts = b.activation("source_counts", DType::i32, {ranks, El});
+  const ValueId received = b.activation("received", compute, {B, H});
+  const ValueId received_weights = b.activation("received_weights", acc, {B, 1});
+  const ValueId sent = b.activation("sent", compute, {B, H});
+  const ValueId dsent = b.activation("d(sent)", compute, {B, H});
+  const ValueId dreceived = b.activation("d(received)", compute, {B, H});
+  const ValueId dreceived_weights = b.activation("d(received_weights)", acc, {B, 1});
+  const ValueId of_row = b.activation("received_of_row", DType::i32, {R});
+  const ValueId of_received = b.activation("row_of_received", DType::i32, {B});
+  const ValueId received_in_use = b.activation("received_in_use", DType::i32, {1});
+
+  ExpertRows rows;
+  rows.counts = b.activation("local_counts", DType::i32, {El});
+  rows.offsets = b.activation("local_offsets", DType::i32, {El + 1});
+  rows.in_use = b.activation("local_rows_in_use", DType::i32, {1});
+  rows.rows = b.activation("local_rows", compute, {R, H});
+  rows.row_weights = b.activation("local_weights", acc, {R, 1});
+  rows.drows = b.scratch("d(local_rows)", compute, {R, H});
+  rows.drow_weights = b.scratch("d(local_weights)", acc, {R, 1});
+  rows.out = b.scratch("local_out", compute, {R, H});
+  rows.dout = b.activation("d(local_out)", compute, {R, H});
+  rows.R = R;
+  rows.experts = El;
+  rows.first_expert = b.options().expert_rank * El;
+
+  Piece& counts = b.piece("counts", Lane::exchange);
+  counts.forward.uses = {{v.counts}, {source_counts, Access::write}};
+  counts.forward.collectives = {{CollectiveKind::all_to_all, group, v.counts, source_counts, {}, {}}};
+
+  Piece& dispatch = b.piece("dispatch", Lane::exchange);
+  dispatch.forward.uses = {{v.counts},      {source_counts},           {v.rows},
+                           {v.row_weights}, {received, Access::write}, {received_weights, Access::write}};
+  dispatch.forward.collectives = {
+      {CollectiveKind::all_to_all, group, v.rows, received, v.counts, source_counts},
+      {CollectiveKind::all_to_all, group, v.row_weights, received_weights, v.counts, source_counts}};
+  dispatch.backward.uses = {{v.counts},          {source_counts},          {dreceived},
+                            {dreceived_weights}, {v.drows, Access::write}, {v.drow_weights, Access::write}};
+  dispatch.backward.collectives = {
+      {CollectiveKind::all_to_all, group, dreceived, v.drows, source_counts, v.counts},
+      {CollectiveKind::all_to_all, group, dreceived_weights, v.drow_weights, source_counts, v.counts}};
+
+  add_expert_mlp(b, spec, rows);
+  Piece& experts = b.module().pieces.back();
+  const auto written = [](std::initializer_list<ValueId> values) {
+    std::vector<ValueUse> uses;
+    for (ValueId value : values) uses.push_back({value, Access::write});
+    return uses;
+  };
+  surround(
+      experts.forward, written({rows.rows, rows.row_weights, rows.counts, rows.offsets, rows.in_use}),
+      {{source_counts},
+       {received},
+       {received_weights},
+       {of_row, Access::write},
+       {of_received, Access::write},
+       {received_in_use, Access::write},
+       {sent, Access::write}},
+      [=](const Run& r) {
+        r.ops().arrange_rows(r.stream(), {r[source_counts], r[rows.counts], r[rows.offsets], r[of_row], r[of_received],
+                                          r[rows.in_use], r[received_in_use], alignment});
+        r.ops().gather_rows(r.stream(), {r[received], r[of_row], r[rows.rows], r[rows.in_use], 1});
+        r.ops().gather_rows(r.stream(), {r[received_weights], r[of_row], r[rows.row_weights], r[rows.in_use], 1});
+      },
+      [=](const Run& r) {
+        r.ops().gather_rows(r.stream(), {r[rows.out], r[of_received], r[sent], r[received_in_use], 1});
+      });
+  surround(
+      experts.backward, written({rows.dout}),
+      {{dsent},
+       {of_row},
+       {of_received},
+       {received_in_use},
+       {dreceived, Access::write},
+       {dreceived_weights, Access::write}},
+      [=](const Run& r) {
+        r.ops().gather_rows(r.stream(), {r[dsent], r[of_row], r[rows.dout], r[rows.in_use], 1});
+      },
+      [=](const Run& r) {
+        r.ops().gather_rows(r.stream(), {r[rows.drows], r[of_received], r[dreceived], r[received_in_use], 1});
+        r.ops().gather_rows(r.stream(),
+                            {r[rows.drow_weights], r[of_received], r[dreceived_weights], r[received_in_use], 1});
+      });
+
+  Piece& combine = b.piece("combine", Lane::exchange);
+  combine.forward.uses = {{v.counts}, {source_counts}, {sent}, {v.out, Access::write}};
+  combine.forward.collectives = {{CollectiveKind::all_to_all, group, sent, v.out, source_counts, v.counts}};
+  combine.backward.uses = {{v.counts}, {source_counts}, {v.dout}, {dsent, Access::write}};
+  combine.backward.collectives = {{CollectiveKind::all_to_all, group, v.dout, dsent, v.counts, source_counts}};
+}
+
+}  // namespace weft

@@ -1,0 +1,114 @@
+// experts: one grouped MLP over the rows of all experts of this rank. The router's weight multiplies the activation
+// before the second product, so that the sum over choices needs no weights. And the shared expert.
+#include "weft/model/layers/experts.h"
+
+namespace weft {
+
+void add_expert_mlp(ModuleBuilder& b, const ExpertsSpec& spec, const ExpertRows& v) {
+  const std::int64_t H = b.config().hidden, E = v.experts, F = spec.ffn, R = v.R;
+  const bool gated = spec.activation.gated();
+  const std::int64_t width = gated ? 2 * F : F;
+  const DType compute = b.compute();
+  const ActivationSpec act = spec.activation;
+
+  std::vector<ParameterPart> up_parts, down_parts;
+  for (std::int64_t i = 0; i < E; ++i) {
+    const int e = static_cast<int>(v.first_expert + i);
+    if (gated) up_parts.push_back(b.part(Role::gate, {F, H}, b.matrix_init(), e));
+    up_parts.push_back(b.part(Role::up, {F, H}, b.matrix_init(), e));
+    down_parts.push_back(b.part(Role::down, {H, F}, b.residual_init(), e));
+  }
+  const ParameterValues w1 = b.parameter("up", {E, width, H}, up_parts);
+  const ParameterValues w2 = b.parameter("down", {E, H, F}, down_parts);
+
+  const ValueId h = b.activation("h", compute, {R, width});
+  const ValueId a = b.activation("a", compute, {R, F});
+  const ValueId dh = b.activation("d(h)", compute, {R, width});
+  const ValueId da = b.scratch("d(a)", compute, {R, F});
+
+  Piece& p = b.piece("experts");
+  p.forward.uses = {{v.rows},   {v.row_weights}, {v.counts},         {v.offsets},        {v.in_use},
+                    {w1.value}, {w2.value},      {h, Access::write}, {a, Access::write}, {v.out, Access::write}};
+  p.forward.run = [=](const Run& r) {
+    using Mode = GroupedMatmul::Mode;
+    r.ops().grouped_matmul(r.stream(), {Mode::forward, r[v.rows], r[w1.value], r[h], v.groups(r)});
+    r.ops().activation(r.stream(), {act, r[h], r[a], r[v.row_weights], r[v.in_use]});
+    r.ops().grouped_matmul(r.stream(), {Mode::forward, r[a], r[w2.value], r[v.out], v.groups(r)});
+  };
+
+  p.backward.uses = {{v.dout},
+                     {h},
+                     {v.row_weights},
+                     {v.counts},
+                     {v.offsets},
+                     {v.in_use},
+                     {w1.value},
+                     {w2.value},
+                     {da, Access::write},
+                     {dh, Access::write},
+                     {v.drows, Access::write},
+                     {v.drow_weights, Access::write}};
+  p.backward.run = [=](const Run& r) {
+    using Mode = GroupedMatmul::Mode;
+    r.ops().grouped_matmul(r.stream(), {Mode::input_gradient, r[da], r[w2.value], r[v.dout], v.groups(r)});
+    r.ops().activation_backward(r.stream(),
+                                {act, r[h], r[v.row_weights], r[da], r[dh], r[v.drow_weights], r[v.in_use]});
+    r.ops().grouped_matmul(r.stream(), {Mode::input_gradient, r[v.drows], r[w1.value], r[dh], v.groups(r)});
+  };
+
+  p.weight_gradient.uses = {
+      {v.dout}, {a}, {dh}, {v.rows}, {v.counts}, {v.offsets}, {w2.gradient, Access::add}, {w1.gradient, Access::add}};
+  p.weight_gradient.run = [=](const Run& r) {
+    const auto gradient = [&](ValueId x, ParameterValues w, ValueId dy) {
+      r.ops().grouped_matmul(r.stream(), {GroupedMatmul::Mode::weight_gradient, r[x], r[w.gradient], r[dy], v.groups(r),
+                                          r.store(w.gradient)});
+    };
+    gradient(a, w2, v.dout);
+    gradient(v.rows, w1, dh);
+  };
+}
+
+// The shared expert: every token takes it, unweighted.
+ValueId add_shared_expert(ModuleBuilder& b, const ExpertsSpec& spec, const Routing& v, ValueId dy) {
+  const std::int64_t T = b.tokens(), H = b.config().hidden, F = spec.shared_ffn;
+  const bool gated = spec.activation.gated();
+  const std::int64_t width = gated ? 2 * F : F;
+  const DType compute = b.compute();
+  const ActivationSpec act = spec.activation;
+
+  std::vector<ParameterPart> parts;
+  if (gated) parts.push_back(b.part(Role::shared_gate, {F, H}, b.matrix_init()));
+  parts.push_back(b.part(Role::shared_up, {F, H}, b.matrix_init()));
+  const ParameterValues w1 = b.parameter("shared_up", {width, H}, parts);
+  const ParameterValues w2 = b.parameter("shared_down", {H, F}, {b.part(Role::shared_down, {H, F}, b.residual_init())});
+
+  const ValueId h = b.activation("shared_h", compute, {T, width});
+  const ValueId a = b.activation("shared_a", compute, {T, F});
+  const ValueId out = b.activation("shared_out", compute, {T, H});
+  const ValueId dh = b.activation("d(shared_h)", compute, {T, width});
+  const ValueId da = b.scratch("d(shared_a)", compute, {T, F});
+
+  Piece& p = b.piece("shared");
+  p.forward = {{{v.xn}, {w1.value}, {w2.value}, {h, Access::write}, {a, Access::write}, {out, Access::write}},
+               [=](const Run& r) {
+                 r.ops().matmul(r.stream(), {r[v.xn], r[w1.value], r[h], Transposed::no, Transposed::yes});
+                 r.ops().activation(r.stream(), {act, r[h], r[a]});
+                 r.ops().matmul(r.stream(), {r[a], r[w2.value], r[out], Transposed::no, Transposed::yes});
+               }};
+  p.backward = {
+      {{dy}, {h}, {w1.value}, {w2.value}, {da, Access::write}, {dh, Access::write}, {v.dxn_shared, Access::write}},
+      [=](const Run& r) {
+        r.ops().matmul(r.stream(), {r[dy], r[w2.value], r[da]});
+        r.ops().activation_backward(r.stream(), {act, r[h], {}, r[da], r[dh]});
+        r.ops().matmul(r.stream(), {r[dh], r[w1.value], r[v.dxn_shared]});
+      }};
+  p.weight_gradient = {
+      {{dy}, {a}, {dh}, {v.xn}, {w2.gradient, Access::add}, {w1.gradient, Access::add}}, [=](const Run& r) {
+        const auto store = [&](ParameterValues parameter) { return r.store(parameter.gradient); };
+        r.ops().matmul(r.stream(), {r[dy], r[a], r[w2.gradient], Transposed::yes, Transposed::no, store(w2)});
+        r.ops().matmul(r.stream(), {r[dh], r[v.xn], r[w1.gradient], Transposed::yes, Transposed::no, store(w1)});
+      }};
+  return out;
+}
+
+}  // namespace weft

@@ -1,0 +1,104 @@
+// route: norm, router, a row for every (token, choice), sorted by expert.
+#include "weft/model/layers/experts.h"
+
+namespace weft {
+
+namespace {
+
+// Every expert's rows may be padded to the alignment.
+std::int64_t row_bound(std::int64_t slots, std::int64_t experts, std::int64_t alignment) {
+  return slots + (alignment > 1 ? experts * (alignment - 1) : 0);
+}
+
+}  // namespace
+
+void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy, Routing& v) {
+  const std::int64_t T = b.tokens(), H = b.config().hidden, E = spec.experts, k = spec.router.k;
+  const DType compute = b.compute(), acc = b.accumulate();
+  const double eps = b.config().norm_epsilon;
+  const bool zero_centred = b.config().zero_centred_norms, shared = spec.shared_ffn > 0;
+  // Rows that travel lie densely.
+  const std::int64_t alignment = b.options().expert_ranks > 1 ? 1 : b.options().row_alignment;
+  const RouterSpec router = spec.router;
+  v.R = row_bound(T * k, E, alignment);
+
+  const ParameterValues norm = b.norm_weight("norm", Role::norm, H);
+  const ParameterValues w = b.parameter("router", {E, H}, {b.part(Role::router, {E, H}, b.matrix_init())});
+  b.tensor(w).accumulate_dtype = true;
+  b.module().values[w.value.index()].dtype = acc;
+
+  v.xn = b.activation("xn", compute, {T, H});
+  const ValueId inverse = b.activation("inverse", acc, {T});
+  const ValueId scores = b.activation("scores", acc, {T, E});
+  const ValueId weights = b.activation("weights", acc, {T, k});
+  const ValueId indices = b.activation("indices", DType::i32, {T, k});
+  v.counts = b.activation("counts", DType::i32, {E});
+  v.offsets = b.activation("offsets", DType::i32, {E + 1});
+  v.row_of_slot = b.activation("row_of_slot", DType::i32, {T, k});
+  v.slot_of_row = b.activation("slot_of_row", DType::i32, {v.R});
+  v.in_use = b.activation("rows_in_use", DType::i32, {1});
+  v.rows = b.activation("rows", compute, {v.R, H});
+  v.row_weights = b.activation("row_weights", acc, {v.R, 1});
+  v.drows = b.activation("d(rows)", compute, {v.R, H});
+  v.drow_weights = b.activation("d(row_weights)", acc, {v.R, 1});
+  v.out = b.activation("out", compute, {v.R, H});
+  v.dout = b.activation("d(out)", compute, {v.R, H});
+  if (shared) v.dxn_shared = b.activation("d(xn)_shared", compute, {T, H});
+  const ValueId logits = b.scratch("logits", acc, {T, E});
+  const ValueId dweights = b.scratch("d(weights)", acc, {T, k});
+  const ValueId dlogits = b.activation("d(logits)", acc, {T, E});
+  const ValueId dxn = b.scratch("d(xn)", compute, {T, H});
+  const ValueId dx = b.gradient_of(x);
+
+  Piece& p = b.piece("route");
+  p.forward.uses = {{x}, {norm.value}, {w.value}};
+  for (ValueId out : {v.xn, inverse, logits, scores, weights, indices, v.counts, v.offsets, v.row_of_slot,
+                      v.slot_of_row, v.in_use, v.rows, v.row_weights})
+    p.forward.uses.push_back({out, Access::write});
+  p.forward.run = [=](const Run& r) {
+    r.ops().rms_norm(r.stream(), {r[x], r[norm.value], r[v.xn], r[inverse], 1, eps, zero_centred});
+    r.ops().matmul(r.stream(), {r[v.xn], r[w.value], r[logits], Transposed::no, Transposed::yes});
+    r.ops().router(r.stream(), {router, r[logits], {}, r[scores], r[weights], r[indices]});
+    r.ops().route_rows(r.stream(), {r[indices], r[v.counts], r[v.offsets], r[v.row_of_slot], r[v.slot_of_row],
+                                    r[v.in_use], alignment});
+    r.ops().gather_rows(r.stream(), {r[v.xn], r[v.slot_of_row], r[v.rows], r[v.in_use], k});
+    r.ops().gather_rows(r.stream(),
+                        {r[weights].reshape({T * k, 1}), r[v.slot_of_row], r[v.row_weights], r[v.in_use], 1});
+  };
+
+  p.backward.uses = {{dy},
+                     {x},
+                     {inverse},
+                     {norm.value},
+                     {w.value},
+                     {scores},
+                     {weights},
+                     {indices},
+                     {v.row_of_slot},
+                     {v.drows},
+                     {v.drow_weights},
+                     {dweights, Access::write},
+                     {dlogits, Access::write},
+                     {dxn, Access::write},
+                     {dx, Access::write},
+                     {norm.gradient, Access::add}};
+  if (shared) p.backward.uses.push_back({v.dxn_shared});
+  p.backward.run = [=](const Run& r) {
+    const Tensor slots = r[v.row_of_slot];
+    r.ops().sum_rows(r.stream(), {r[v.drows], slots, r[dxn], {}, shared ? r[v.dxn_shared] : Tensor{}});
+    r.ops().gather_rows(r.stream(),
+                        {r[v.drow_weights], slots.reshape({T * k}), r[dweights].reshape({T * k, 1}), {}, 1});
+    r.ops().router_backward(r.stream(), {router, r[scores], r[weights], r[indices], r[dweights], r[dlogits]});
+    r.ops().matmul(r.stream(), {r[dlogits], r[w.value], r[dxn], Transposed::no, Transposed::no, Store::add});
+    r.ops().rms_norm_weight_gradient(r.stream(),
+                                     {r[x], r[inverse], r[dxn], r[norm.gradient], 1, r.store(norm.gradient)});
+    r.ops().rms_norm_backward(r.stream(), {r[x], r[norm.value], r[inverse], r[dxn], r[dx], r[dy], 1, zero_centred});
+  };
+
+  p.weight_gradient = {{{dlogits}, {v.xn}, {w.gradient, Access::add}}, [=](const Run& r) {
+                         r.ops().matmul(r.stream(), {r[dlogits], r[v.xn], r[w.gradient], Transposed::yes,
+                                                     Transposed::no, r.store(w.gradient)});
+                       }};
+}
+
+}  // namespace weft

@@ -245,7 +245,8 @@ struct SumOfSquares {
   Tensor out;
   Store store = Store::write;
 };
-// norm = sqrt(sum), factor = min(1, limit / (norm + 1e-6)) (limit 0: 1), finite = norm is finite and so is loss.
+// sum: f64 [n], parts of the sum of squares. norm = sqrt(their sum), factor = min(1, limit / (norm + 1e-6)) (limit 0:
+// 1), finite = norm is finite and so is loss.
 struct ClipFactor {
   Tensor sum, loss, step_values;
   double limit = 0;

@@ -17,6 +17,8 @@ std::string_view name_of(Phase phase) {
       return "weight_gradient";
     case Phase::evaluate:
       return "evaluate";
+    case Phase::reduce:
+      return "reduce";
     case Phase::update:
       return "update";
   }
@@ -63,6 +65,8 @@ const PieceCode& Piece::code(Phase phase) const {
       return weight_gradient;
     case Phase::evaluate:
       return evaluate ? evaluate : forward;
+    case Phase::reduce:
+      return reduce;
     case Phase::update:
       return update;
   }

@@ -35,6 +35,7 @@ struct Value {
   Shape shape;
   TensorId tensor;                             // of parameters and their gradients
   std::function<void(double* out)> fill = {};  // of constants, row-major
+  bool summed_over_ranks = false;  // of parameter gradients: must be reduced once, behind its last contribution
 };
 
 enum class Access : std::uint8_t { read, write, add };
@@ -49,6 +50,7 @@ enum class Phase : std::uint8_t {
   backward,         // gradient of the input
   weight_gradient,  // may wait
   evaluate,         // forward without anything kept for a gradient
+  reduce,           // once a step: gradients, the loss and the norm, summed over ranks
   update,           // once a step, after the last gradient
 };
 std::string_view name_of(Phase phase);
@@ -77,6 +79,7 @@ struct Collective {
   // all_to_all: rows of `send` for each peer and rows of `receive` from each, i32 [peers, n], added up over n. They are
   // in device memory; where a communicator needs them on the host, it waits for them. Absent: even parts.
   ValueId send_counts, receive_counts;
+  std::int64_t first_row = 0;  // all_reduce: rows before it stay as they are
 };
 
 struct PieceCode {
@@ -103,8 +106,8 @@ struct Piece {
   PiecePlace place;
   Lane lane = Lane::compute;
   PieceCode forward, backward, weight_gradient;
-  PieceCode evaluate;  // absent: forward serves
-  PieceCode update;    // of Module::updates
+  PieceCode evaluate;        // absent: forward serves
+  PieceCode reduce, update;  // of Module::updates
   const PieceCode& code(Phase phase) const;
 };
 

@@ -35,9 +35,22 @@ Piece& add_piece(Module& m, int unit, const std::string& layer, const std::strin
   return m.updates.back();
 }
 
+// Sums values over the ranks of a group, in place.
+void sum_over_ranks(Piece& piece, const std::string& group, const std::vector<ValueId>& values) {
+  piece.lane = Lane::reduce;
+  for (ValueId value : values) {
+    piece.reduce.uses.push_back({value, Access::write});
+    Collective all_reduce;
+    all_reduce.kind = CollectiveKind::all_reduce;
+    all_reduce.group = group;
+    all_reduce.send = all_reduce.receive = value;
+    piece.reduce.collectives.push_back(all_reduce);
+  }
+}
+
 }  // namespace
 
-void add_updates(Module& m, const Precision& precision, const AdamOptions& options) {
+void add_updates(Module& m, const Precision& precision, const AdamOptions& options, const GradientLayout& layout) {
   WEFT_CHECK(m.updates.empty(), "updates are there already");
   const DType state = precision.accumulate();
   for (std::size_t i = 0; i < m.parameters.size(); ++i) {
@@ -52,17 +65,47 @@ void add_updates(Module& m, const Precision& precision, const AdamOptions& optio
     if (m.value(m.parameter_values[i]).dtype != state) states.master = made("master");
     m.states.push_back(states);
   }
-  const ValueId squares = add_value(m, {"squares", ValueKind::step, DType::f64, {1}});
+  const bool experts = layout.expert_ranks > 1;  // some gradients are only here
+  const ValueId squares = add_value(m, {"squares", ValueKind::step, DType::f64, {experts ? 2 : 1}});
   const ValueId step = m.step_values, loss = m.loss;
+  std::map<int, std::vector<std::size_t>> tensors_of_unit;
+  const std::vector<int> units = units_of_tensors(m);
+  for (std::size_t i = 0; i < units.size(); ++i) tensors_of_unit[units[i]].push_back(i);
 
+  if (layout.data_shards > 1) {
+    sum_over_ranks(add_piece(m, 0, "step", "loss"), "dp", {loss});
+    for (auto it = tensors_of_unit.rbegin(); it != tensors_of_unit.rend(); ++it) {
+      std::vector<ValueId> dense, expert;
+      for (std::size_t i : it->second)
+        (m.parameters[i].expert && experts ? expert : dense).push_back(m.gradient_values[i]);
+      Piece& reduce = add_piece(m, it->first, fmt::format("unit.{}", it->first), "gradients");
+      sum_over_ranks(reduce, "dp", dense);
+      if (layout.expert_shards > 1) sum_over_ranks(reduce, "edp", expert);
+      for (const ValueUse& use : reduce.reduce.uses) m.values[use.value.index()].summed_over_ranks = true;
+      if (!reduce.reduce) m.updates.pop_back();  // experts alone, and each on one rank
+    }
+  }
+
+  std::vector<ValueId> dense, expert;
+  for (std::size_t i = 0; i < m.parameters.size(); ++i)
+    (m.parameters[i].expert && experts ? expert : dense).push_back(m.gradient_values[i]);
   Piece& norm = add_piece(m, 0, "step", "norm");
   for (ValueId gradient : m.gradient_values) norm.update.uses.push_back({gradient});
   norm.update.uses.push_back({squares, Access::write});
-  norm.update.run = [gradients = m.gradient_values, squares](const Run& r) {
-    std::vector<Tensor> all;
-    for (ValueId gradient : gradients) all.push_back(r[gradient]);
-    r.ops().sum_of_squares(r.stream(), {all, r[squares]});
+  norm.update.run = [=](const Run& r) {
+    const auto sum = [&](const std::vector<ValueId>& gradients, std::int64_t place) {
+      std::vector<Tensor> all;
+      for (ValueId gradient : gradients) all.push_back(r[gradient]);
+      r.ops().sum_of_squares(r.stream(), {all, r[squares].slice_rows(place, 1)});
+    };
+    sum(dense, 0);
+    if (experts) sum(expert, 1);
   };
+  if (experts) {
+    Piece& reduce = add_piece(m, 0, "step", "squares");
+    sum_over_ranks(reduce, "ep", {squares});
+    reduce.reduce.collectives.back().first_row = 1;  // the dense part is the same everywhere
+  }
 
   Piece& clip = add_piece(m, 0, "step", "clip");
   clip.update.uses = {{squares}, {loss}, {step, Access::write}};
@@ -70,9 +113,6 @@ void add_updates(Module& m, const Precision& precision, const AdamOptions& optio
     r.ops().clip_factor(r.stream(), {r[squares], r[loss], r[step], limit});
   };
 
-  std::map<int, std::vector<std::size_t>> tensors_of_unit;
-  const std::vector<int> units = units_of_tensors(m);
-  for (std::size_t i = 0; i < units.size(); ++i) tensors_of_unit[units[i]].push_back(i);
   for (const auto& [unit, tensors] : tensors_of_unit) {
     struct Slab {
       ValueId weight, gradient;

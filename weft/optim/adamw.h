@@ -12,8 +12,18 @@ struct AdamOptions {
   bool decay_all = false;  // also one-dimensional parameters and biases
 };
 
+// How gradients are spread over ranks. Losses are scaled by the number of all tokens, so that sums are means.
+struct GradientLayout {
+  std::int64_t data_shards = 1;    // ranks of group "dp": they hold the same dense parameters
+  std::int64_t expert_ranks = 1;   // ranks of group "ep": they hold different experts
+  std::int64_t expert_shards = 1;  // ranks of group "edp": they hold the same experts
+};
+
 // Adds states m, v (and a master copy, where the model's dtype is too coarse) for every parameter tensor, and the
-// pieces: norm (sum of squares of all gradients), clip (norm, clip factor, finite flag), one update a unit.
-void add_updates(Module& module, const Precision& precision, const AdamOptions& options);
+// pieces: reductions of loss and gradients (dense over dp, experts over edp, one node a unit, the last unit first,
+// since its gradients are ready first), norm (sum of squares; the experts' part summed over ep, so that each element
+// counts once), clip (norm, clip factor, finite flag), one update a unit.
+void add_updates(Module& module, const Precision& precision, const AdamOptions& options,
+                 const GradientLayout& layout = {});
 
 }  // namespace weft

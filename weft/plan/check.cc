@@ -12,6 +12,7 @@ namespace {
 struct BufferState {
   bool written = false;
   bool read = false;  // since it was written
+  bool reduced = false;
   std::int32_t contributions = 0;
   NodeId last;  // node that used it last
   NodeId writer;
@@ -79,6 +80,7 @@ class Checker {
 
   void write(NodeId self, const BufferUse& use, const Buffer& buffer, BufferState& state) {
     const Storage storage = storage_of(use.buffer.index());
+    if (storage == Storage::gradient) return reduce(self, use, buffer, state);
     if (buffer.contributions > 0 && storage != Storage::step)
       fault({self, state.writer}, fmt::format("{} gets contributions and is written over", plan_.name_of(use.buffer)));
     if ((storage == Storage::activation || storage == Storage::output) && state.written)
@@ -90,6 +92,19 @@ class Checker {
     state.writer = self;
   }
 
+  void reduce(NodeId self, const BufferUse& use, const Buffer& buffer, BufferState& state) {
+    if (plan_.nodes[self.index()].phase != Phase::reduce)
+      fault({self}, fmt::format("{} is written by a node that is no reduction", plan_.name_of(use.buffer)));
+    if (state.reduced) fault({self, state.writer}, fmt::format("{} is reduced twice", plan_.name_of(use.buffer)));
+    if (state.contributions < buffer.contributions)
+      fault({self, state.writer}, fmt::format("{} is reduced after {} of its {} contributions",
+                                              plan_.name_of(use.buffer), state.contributions, buffer.contributions));
+    if (state.read)
+      fault({self, state.last}, fmt::format("{} is read before it is reduced", plan_.name_of(use.buffer)));
+    state.reduced = true;
+    state.writer = self;
+  }
+
   void add(NodeId self, const BufferUse& use, const Buffer& buffer, BufferState& state) {
     if (use.contribution < state.contributions) {
       fault({self, state.writer},
@@ -98,6 +113,9 @@ class Checker {
       fault({self, state.writer}, fmt::format("contribution {} of {} comes before contribution {}", use.contribution,
                                               plan_.name_of(use.buffer), state.contributions));
     }
+    if (state.reduced)
+      fault({self, state.writer},
+            fmt::format("{} gets contribution {} after it is reduced", plan_.name_of(use.buffer), use.contribution));
     if (state.read && state.contributions > 0)
       fault({self, state.last},
             fmt::format("{} is read before contribution {}", plan_.name_of(use.buffer), use.contribution));
@@ -119,6 +137,8 @@ class Checker {
     if (storage == Storage::activation && state.written && !state.read && has_updates())
       fault({state.writer},
             fmt::format("{} is written and never read: alive at the end of the step", plan_.name_of(id)));
+    if (plan_.value_of(id).summed_over_ranks && has_updates() && !state.reduced)
+      fault({state.writer}, fmt::format("{} is never reduced over ranks", plan_.name_of(id)));
     if (storage == Storage::gradient && !state.read && has_updates())
       fault({state.writer}, fmt::format("{} is never used by an update", plan_.name_of(id)));
   }

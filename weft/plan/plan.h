@@ -24,13 +24,22 @@ struct ValueInfo {  // what a module's value is, once for all its buffers
   DType dtype = DType::f32;
   Shape shape;
   std::int64_t bytes = 0;
-  TensorId tensor;  // of weights, gradients and states
+  TensorId tensor;                 // of weights, gradients and states
+  bool summed_over_ranks = false;  // a gradient that must be reduced
 };
 
 struct PieceInfo {
   std::string name;  // "main.3E.experts"
-  std::string layer;
+  std::string layer, piece;
   int unit = 0;
+};
+
+// What a node's communication is, the same on all ranks of the group.
+struct NodeCollective {
+  CollectiveKind kind = CollectiveKind::all_to_all;
+  std::int32_t group = -1;  // of Plan::groups
+  BufferId send, receive, send_counts, receive_counts;
+  std::int64_t bytes = 0;  // sent by a rank, at most
 };
 
 // One instance of a value: its own for every micro-batch, or one for the step (micro_batch -1).
@@ -52,10 +61,11 @@ struct BufferUse {
 struct Node {
   Phase phase = Phase::forward;
   Lane lane = Lane::compute;
-  PieceId piece;                         // of the plan's pieces
-  std::int32_t micro_batch = -1;         // -1: once a step
-  std::int32_t first_use = 0, uses = 0;  // in Plan::uses, in the order of the piece's own uses
-  double flops = 0, bytes = 0;           // filled by price()
+  PieceId piece;                                       // of the plan's pieces
+  std::int32_t micro_batch = -1;                       // -1: once a step
+  std::int32_t first_use = 0, uses = 0;                // in Plan::uses, in the order of the piece's own uses
+  std::int32_t first_collective = 0, collectives = 0;  // in Plan::collectives; none: arithmetic
+  double flops = 0, bytes = 0;                         // filled by price()
 };
 
 struct Plan {
@@ -66,7 +76,13 @@ struct Plan {
   std::vector<Buffer> buffers;
   std::vector<BufferUse> uses;
   std::vector<Node> nodes;
+  std::vector<NodeCollective> collectives;
+  std::vector<std::string> groups;  // "ep", "dp", "edp"
 
+  std::span<const NodeCollective> collectives_of(const Node& node) const {
+    return std::span(collectives)
+        .subspan(static_cast<std::size_t>(node.first_collective), static_cast<std::size_t>(node.collectives));
+  }
   std::span<const BufferUse> uses_of(const Node& node) const {
     return std::span(uses).subspan(static_cast<std::size_t>(node.first_use), static_cast<std::size_t>(node.uses));
   }

@@ -39,6 +39,9 @@ std::string to_text(const Plan& plan, const MemoryPlan& memory) {
         text += fmt::format(" {}/{}", use.contribution, plan.buffers[use.buffer.index()].contributions);
       text += '\n';
     }
+    for (const NodeCollective& c : plan.collectives_of(node))
+      text += fmt::format("  {} over {}: {} -> {}\n", name_of(c.kind), plan.groups[static_cast<std::size_t>(c.group)],
+                          plan.name_of(c.send), plan.name_of(c.receive));
   }
   return text;
 }
@@ -74,6 +77,13 @@ Json to_json(const Plan& plan, const MemoryPlan& memory) {
       if (use.access == Access::add) u["contribution"] = use.contribution;
       uses.push_back(u);
     }
+    Json collectives = Json::array();
+    for (const NodeCollective& c : plan.collectives_of(node))
+      collectives.push_back({{"kind", name_of(c.kind)},
+                             {"group", plan.groups[static_cast<std::size_t>(c.group)]},
+                             {"send", c.send.value},
+                             {"receive", c.receive.value},
+                             {"bytes", c.bytes}});
     for (NodeId id : edges.before(NodeId(static_cast<std::int64_t>(i)))) before.push_back(id.value);
     json["nodes"].push_back({{"id", i},
                              {"name", plan.name_of(node)},
@@ -85,6 +95,7 @@ Json to_json(const Plan& plan, const MemoryPlan& memory) {
                              {"flops", node.flops},
                              {"bytes", node.bytes},
                              {"uses", uses},
+                             {"collectives", collectives},
                              {"after", before},
                              {"live_bytes", memory.live[i]}});
   }

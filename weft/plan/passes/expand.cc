@@ -1,5 +1,7 @@
 #include "weft/plan/passes/expand.h"
 
+#include <algorithm>
+
 #include "weft/base/error.h"
 
 namespace weft {
@@ -41,10 +43,12 @@ class Expansion {
     plan_.micro_batches = options.micro_batches;
     for (const Value& v : module.values)
       plan_.values.push_back({v.name, storage_of(v.kind), v.dtype, v.shape,
-                              v.shape.elements() * static_cast<std::int64_t>(size_of(v.dtype)), v.tensor});
+                              v.shape.elements() * static_cast<std::int64_t>(size_of(v.dtype)), v.tensor,
+                              v.summed_over_ranks});
     for (const auto* list : {&module.pieces, &module.updates})
       for (const Piece& piece : *list)
-        plan_.pieces.push_back({piece.place.layer + "." + piece.place.piece, piece.place.layer, piece.place.unit});
+        plan_.pieces.push_back(
+            {piece.place.layer + "." + piece.place.piece, piece.place.layer, piece.place.piece, piece.place.unit});
     of_step_.resize(module.values.size());
     of_micro_batch_.resize(static_cast<std::size_t>(options.micro_batches) * module.values.size());
     count_adds();
@@ -62,7 +66,8 @@ class Expansion {
   }
   void update() {
     for (std::size_t i = 0; i < module_.updates.size(); ++i)
-      add_node(module_.pieces.size() + i, module_.updates[i], Phase::update, -1);
+      for (Phase phase : {Phase::reduce, Phase::update})
+        add_node(module_.pieces.size() + i, module_.updates[i], phase, -1);
   }
   Plan take() {
     for (Buffer& buffer : plan_.buffers) {
@@ -115,7 +120,21 @@ class Expansion {
       }
       plan_.uses.push_back(made);
     }
+    node.first_collective = static_cast<std::int32_t>(plan_.collectives.size());
+    node.collectives = static_cast<std::int32_t>(code.collectives.size());
+    for (const Collective& c : code.collectives) {
+      const auto buffer = [&](ValueId value) { return value.valid() ? buffer_of(value, micro_batch) : BufferId{}; };
+      plan_.collectives.push_back({c.kind, group_of(c.group), buffer(c.send), buffer(c.receive), buffer(c.send_counts),
+                                   buffer(c.receive_counts), plan_.values[c.send.index()].bytes});
+    }
     plan_.nodes.push_back(node);
+  }
+
+  std::int32_t group_of(const std::string& name) {
+    const auto at = std::find(plan_.groups.begin(), plan_.groups.end(), name);
+    if (at != plan_.groups.end()) return static_cast<std::int32_t>(at - plan_.groups.begin());
+    plan_.groups.push_back(name);
+    return static_cast<std::int32_t>(plan_.groups.size()) - 1;
   }
 
   const Module& module_;

@@ -117,7 +117,9 @@ void clip_factor(Stream&, const ClipFactor& op) {
   require(op.step_values.dtype == DType::f64 && op.step_values.shape.elements() >= StepValues::count, "clip_factor",
           "step_values are not f64 [count]");
   double* value = op.step_values.as<double>();
-  const double norm = std::sqrt(*op.sum.as<double>());
+  double sum = 0;
+  for (std::int64_t i = 0; i < op.sum.shape.elements(); ++i) sum += op.sum.as<double>()[i];
+  const double norm = std::sqrt(sum);
   const double loss = op.loss.given() ? read_scalar("clip_factor", op.loss) : 0;
   value[StepValues::gradient_norm] = norm;
   value[StepValues::clip_factor] = op.limit > 0 ? std::min(1.0, op.limit / (norm + 1e-6)) : 1.0;

@@ -1,0 +1,63 @@
+// Megatron's indexed data set: PREFIX.bin holds the tokens of all sequences back to back, PREFIX.idx says where each
+// one lies and how wide a token is. Both are mapped; nothing is copied but what a sample reads. docs/data.md has the
+// layout.
+//
+// Opening checks everything that can be checked without reading tokens: magic, version, token type, counts against the
+// size of the file, lengths, pointers, document boundaries, the size of the .bin. Tokens are checked against the
+// vocabulary when they are read. Every failure is a UserError that names the file and the place.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "weft/data/documents.h"
+#include "weft/data/mapped_file.h"
+
+namespace weft {
+
+// The codes of the .idx file. The two floating types (6, 7) exist there but hold no tokens.
+enum class TokenType : std::uint8_t { u8 = 1, i8 = 2, i16 = 3, i32 = 4, i64 = 5, u16 = 8 };
+
+std::size_t size_of(TokenType type);  // bytes a token
+std::string_view name_of(TokenType type);
+// What a writer uses: 16 bits while the vocabulary is below 65500, else 32. A reader believes the .idx, never this
+// rule: Megatron's own reader once used another threshold.
+TokenType token_type_for(std::int64_t vocabulary_size);
+
+// PREFIX + ".bin" or ".idx". UserError when the prefix already carries one of these endings.
+std::filesystem::path indexed_dataset_file(const std::string& prefix, std::string_view extension);
+
+class IndexedDataset final : public Documents {
+ public:
+  IndexedDataset(const std::string& prefix, std::int64_t vocabulary_size);
+
+  // A document of the order is a sequence of the file (one sequence a document, as Megatron's preprocessing writes).
+  std::int64_t count() const override { return sequences_; }
+  std::int64_t length(std::int64_t sequence) const override;
+  void read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const override;
+  std::string identity() const override;
+
+  TokenType token_type() const { return type_; }
+  std::int64_t tokens() const { return tokens_; }
+  // First sequence of each document, and the number of sequences at the end.
+  std::vector<std::int64_t> document_boundaries() const;
+
+ private:
+  std::int64_t pointer(std::int64_t sequence) const;  // byte offset in the .bin
+  void check_header();
+  void check_sequences();
+  template <class Token>
+  void read_as(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const;
+
+  std::filesystem::path index_path_, token_path_;
+  MappedFile index_, token_file_;
+  std::int64_t vocabulary_size_;
+  TokenType type_{};
+  std::int64_t sequences_ = 0, boundaries_ = 0, tokens_ = 0;
+};
+
+}  // namespace weft

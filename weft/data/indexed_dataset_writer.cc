@@ -1,0 +1,94 @@
+#include "weft/data/indexed_dataset_writer.h"
+
+#include <cerrno>
+#include <cstring>
+#include <limits>
+
+#include <unistd.h>
+
+#include "weft/base/error.h"
+#include "weft/base/json.h"
+
+namespace weft {
+
+namespace {
+
+template <class T>
+void append(std::string& bytes, T value) {
+  char raw[sizeof(T)];
+  std::memcpy(raw, &value, sizeof(T));
+  bytes.append(raw, sizeof(T));
+}
+
+}  // namespace
+
+IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, std::int64_t vocabulary_size)
+    : token_path_(indexed_dataset_file(prefix, ".bin")),
+      index_path_(indexed_dataset_file(prefix, ".idx")),
+      temporary_(fmt::format("{}.tmp-{}", token_path_.string(), ::getpid())),
+      vocabulary_size_(vocabulary_size),
+      type_(token_type_for(vocabulary_size)) {
+  file_ = std::fopen(temporary_.c_str(), "wb");
+  if (file_ == nullptr) {
+    throw UserError("cannot write {}: {} (does the folder exist?)", token_path_.string(), std::strerror(errno));
+  }
+}
+
+IndexedDatasetWriter::~IndexedDatasetWriter() {
+  if (file_ == nullptr) return;
+  std::fclose(file_);
+  ::unlink(temporary_.c_str());
+}
+
+void IndexedDatasetWriter::fail(const char* what) const {
+  throw RunError("cannot write {}: {}: {}", token_path_.string(), what, std::strerror(errno));
+}
+
+void IndexedDatasetWriter::add_document(std::span<const std::int32_t> tokens) {
+  WEFT_CHECK(file_ != nullptr, "{} is finished", token_path_.string());
+  if (tokens.size() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
+    throw UserError("document {} has {} tokens; the index holds at most {} a document: split it", documents(),
+                    tokens.size(), std::numeric_limits<std::int32_t>::max());
+  }
+  const std::size_t width = size_of(type_);
+  packed_.resize(tokens.size() * width);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    WEFT_CHECK(tokens[i] >= 0 && tokens[i] < vocabulary_size_, "token {} of a vocabulary of {}", tokens[i],
+               vocabulary_size_);
+    std::memcpy(packed_.data() + i * width, &tokens[i], width);  // little endian: the low bytes come first
+  }
+  if (std::fwrite(packed_.data(), 1, packed_.size(), file_) != packed_.size()) fail("write");
+  lengths_.push_back(static_cast<std::int32_t>(tokens.size()));
+  tokens_ += static_cast<std::int64_t>(tokens.size());
+}
+
+std::string IndexedDatasetWriter::index_bytes() const {
+  std::string bytes("MMIDIDX\0\0", 9);
+  append(bytes, std::uint64_t{1});
+  append(bytes, static_cast<std::uint8_t>(type_));
+  append(bytes, static_cast<std::uint64_t>(lengths_.size()));
+  append(bytes, static_cast<std::uint64_t>(lengths_.size() + 1));
+  bytes.reserve(bytes.size() + 20 * lengths_.size() + 8);
+  for (std::int32_t length : lengths_) append(bytes, length);
+  std::int64_t pointer = 0;
+  for (std::int32_t length : lengths_) {
+    append(bytes, pointer);
+    pointer += length * static_cast<std::int64_t>(size_of(type_));
+  }
+  for (std::int64_t document = 0; document <= documents(); ++document) append(bytes, document);
+  return bytes;
+}
+
+void IndexedDatasetWriter::finish() {
+  WEFT_CHECK(file_ != nullptr, "{} is finished", token_path_.string());
+  if (std::fflush(file_) != 0) fail("flush");
+  if (::fsync(::fileno(file_)) != 0) fail("fsync");
+  // An old index must never describe new tokens.
+  if (::unlink(index_path_.c_str()) != 0 && errno != ENOENT) fail("remove the old index");
+  if (::rename(temporary_.c_str(), token_path_.c_str()) != 0) fail("rename");
+  std::fclose(file_);
+  file_ = nullptr;
+  write_file_atomically(index_path_, index_bytes());
+}
+
+}  // namespace weft

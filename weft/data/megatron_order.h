@@ -1,0 +1,90 @@
+// Which tokens make up sample i: the order of Megatron's GPT data set, bit for bit, so that a run can be compared with
+// one there, or continued here.
+//
+// The documents of a split, repeated for as many epochs as the samples need, are shuffled and thought of as one stream
+// of tokens. Sample k of the stream is the seq_length + 1 tokens from k * seq_length on, so neighbours share one token;
+// the samples are then shuffled too. When the last epoch would be used only in part (below 80 %), its documents and
+// samples are shuffled apart, behind those of the whole epochs.
+//
+// All of it is a pure function of the document lengths, seq_length, the seed and the number of samples; the last only
+// through the number of epochs and whether the last one stands apart, so a longer run over the same epochs sees the
+// same order.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "weft/data/documents.h"
+
+namespace weft {
+
+enum class Split : std::uint8_t { train, valid, test };
+constexpr std::array<Split, 3> all_splits = {Split::train, Split::valid, Split::test};
+std::string_view name_of(Split split);
+
+// [begin, end) of documents; empty where the split has no share.
+struct DocumentRange {
+  std::int64_t begin = 0, end = 0;
+};
+
+// "99,1,0": shares of train, valid and test, missing ones 0. UserError for anything else.
+std::array<double, 3> parse_split(std::string_view text);
+// Boundaries are rounded half to even. Absent (nullopt): the split's share is zero.
+std::array<std::optional<DocumentRange>, 3> split_documents(std::array<double, 3> shares, std::int64_t documents);
+
+// How many samples Megatron draws for train, valid and test. eval_interval 0: no evaluation.
+std::array<std::int64_t, 3> split_samples(std::int64_t train_iterations, std::int64_t eval_interval,
+                                          std::int64_t eval_iterations, std::int64_t global_batch_size);
+
+struct OrderOptions {
+  std::int64_t seq_length = 0;
+  std::uint32_t seed = 1234;
+  // At least this many samples; absent: what one epoch holds.
+  std::optional<std::int64_t> samples;
+  // The last tokens of the stream that do not fill a sample are dropped; else they are a sample padded with -1.
+  bool drop_last_partial = true;
+};
+
+class MegatronOrder {
+ public:
+  // UserError when the range holds too few tokens to make a sample. `name` says in messages what is read.
+  MegatronOrder(const Documents& documents, DocumentRange range, const OrderOptions& options, const std::string& name);
+
+  std::int64_t samples() const { return static_cast<std::int64_t>(shuffle_.size()); }
+  std::int64_t epoch_samples() const { return epoch_samples_; }
+  std::int64_t epochs() const { return epochs_; }
+  bool separate_final_epoch() const { return separate_; }
+
+  // The seq_length + 1 tokens of sample `index`; -1 behind the end of the stream (drop_last_partial == false).
+  void read(const Documents& documents, std::int64_t index, std::span<std::int32_t> window) const;
+
+  // Where stream sample k begins: an index into document_index() and a token offset in that document.
+  struct Start {
+    std::int64_t document, offset;
+  };
+  Start start(std::int64_t k) const;
+  std::span<const std::int32_t> document_index() const { return document_index_; }
+  std::span<const std::uint32_t> shuffle_index() const { return shuffle_; }
+
+ private:
+  std::int64_t seq_length_, epochs_ = 1, epoch_samples_ = 0;
+  bool separate_ = false;
+  std::vector<std::int32_t> document_index_;  // all epochs
+  std::vector<std::int64_t> ends_;            // tokens up to and with document_index_[i]
+  std::vector<std::uint32_t> shuffle_;
+};
+
+// A mixture of data sets: sample t comes from the one that is furthest behind its share. Weights need not sum to one.
+struct Blend {
+  std::vector<std::int16_t> dataset;
+  std::vector<std::int64_t> sample;  // running number within the data set
+};
+std::vector<double> normalize_weights(std::span<const double> weights);
+Blend blend(std::span<const double> weights, std::int64_t samples);
+
+}  // namespace weft

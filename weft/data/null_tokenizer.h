@@ -1,0 +1,23 @@
+// Text that already is ids: whole numbers separated by white space. Made for N ids it has N + 1 of them, the last one
+// being the end of a document, as in Megatron.
+#pragma once
+
+#include "weft/data/tokenizer.h"
+
+namespace weft {
+
+class NullTokenizer final : public Tokenizer {
+ public:
+  explicit NullTokenizer(std::int64_t ids);  // UserError unless at least one
+
+  std::int64_t vocabulary_size() const override { return ids_ + 1; }
+  std::int32_t eod() const override { return static_cast<std::int32_t>(ids_); }
+  // UserError for a word that is not a number, or a number that is not an id.
+  std::vector<std::int32_t> encode(std::string_view text) const override;
+  std::string decode(std::span<const std::int32_t> ids) const override;
+
+ private:
+  std::int64_t ids_;
+};
+
+}  // namespace weft

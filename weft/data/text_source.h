@@ -1,0 +1,35 @@
+// Samples of a text held in memory. The last part of the text is kept for validation; the rest is cut into windows of
+// seq_length tokens that are read in a new shuffled order in each epoch, from a new starting point. Sample i needs no
+// index: it is computed from the seed and i.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "weft/data/token_source.h"
+#include "weft/data/tokenizer.h"
+
+namespace weft {
+
+struct TextDataOptions {
+  std::int64_t seq_length = 0;
+  std::uint64_t seed = 1234;
+  double held_out = 0.05;  // share of the text for validation; 0: none
+};
+
+// Where the held-out part begins: at the first blank line (else line, else byte) behind 1 - held_out of the text.
+std::size_t held_out_begin(std::string_view text, double held_out);
+
+// train and valid; both are endless. Validation samples are the windows of the held-out part in their order.
+// `name` says in messages and in the identity what the text is. UserError when a part is shorter than a sample.
+DataSplits open_text_data(std::string_view text, const Tokenizer& tokenizer, const TextDataOptions& options,
+                          const std::string& name);
+DataSplits open_text_file(const std::filesystem::path& file, const Tokenizer& tokenizer,
+                          const TextDataOptions& options);
+// The demo's text: write_stories(story_seed, bytes) of stories.h.
+DataSplits open_stories(std::uint64_t story_seed, std::size_t bytes, const Tokenizer& tokenizer,
+                        const TextDataOptions& options);
+
+}  // namespace weft

@@ -1,5 +1,6 @@
 #include "weft/execute/prepared_plan.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "weft/base/error.h"
@@ -37,12 +38,14 @@ class NodeRun : public Run {
 
 }  // namespace
 
-PreparedPlan::PreparedPlan(const Module& module, Plan plan, Device& device, const ModelStorage& storage, Stream& stream)
-    : module_(module), plan_(std::move(plan)), memory_(plan_memory(plan_)), device_(device) {
+PreparedPlan::PreparedPlan(const Module& module, Plan plan, Device& device, const ModelStorage& storage, Stream& stream,
+                           const RankGroups* groups)
+    : module_(module), plan_(std::move(plan)), memory_(plan_memory(plan_)), device_(device), groups_(groups) {
+  WEFT_CHECK(groups || plan_.collectives.empty(), "a plan that communicates needs groups");
   arena_ = device.allocate(static_cast<std::size_t>(memory_.arena));
   const std::size_t values = plan_.values.size();
   lookup_.resize((static_cast<std::size_t>(plan_.micro_batches) + 1) * values);
-  std::vector<Tensor> tensors;
+  std::vector<Tensor>& tensors = tensors_;
   for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
     const Buffer& buffer = plan_.buffers[i];
     const ValueInfo& value = plan_.values[buffer.value.index()];
@@ -86,10 +89,43 @@ void PreparedPlan::run_node(NodeId id, Stream& stream) const {
   const Node& node = plan_.nodes[id.index()];
   const PieceCode& code = code_of(node);
   const auto first = static_cast<std::size_t>(node.first_use), count = static_cast<std::size_t>(node.uses);
+  std::int64_t end = 0;
   for (const BufferUse& use : plan_.uses_of(node))
     if (const std::int64_t offset = memory_.offset[use.buffer.index()]; offset >= 0)
-      high_water_ = std::max(high_water_, offset + plan_.value_of(use.buffer).bytes);
+      end = std::max(end, offset + plan_.value_of(use.buffer).bytes);
+  for (std::int64_t seen = high_water_.load(); end > seen && !high_water_.compare_exchange_weak(seen, end);) {
+  }
+  if (node.collectives > 0) return communicate(node, stream);
   code.run(NodeRun(code, std::span(bound_).subspan(first, count), plan_.uses_of(node), device_.operations(), stream));
+}
+
+void PreparedPlan::communicate(const Node& node, Stream& stream) const {
+  for (const NodeCollective& c : plan_.collectives_of(node)) {
+    Communicator& comm = groups_->get(plan_.groups[static_cast<std::size_t>(c.group)], node.lane);
+    const Tensor send = tensor_of(c.send), receive = tensor_of(c.receive);
+    if (c.kind == CollectiveKind::all_reduce) {
+      const Tensor part = send.slice_rows(c.first_row, send.rows() - c.first_row);
+      comm.all_reduce(stream, part, part, Reduction::sum);
+      continue;
+    }
+    // Elements for and from each peer: even parts, or counts of rows that lie in device memory.
+    const auto counts_of = [&](BufferId counts, const Tensor& data) {
+      const auto peers = static_cast<std::size_t>(comm.size());
+      std::vector<std::int64_t> elements(peers, data.shape.elements() / comm.size());
+      if (!counts.valid()) return elements;
+      const Tensor device_counts = tensor_of(counts);
+      std::vector<std::int32_t> rows(static_cast<std::size_t>(device_counts.shape.elements()));
+      device_.copy_out(stream, rows.data(), device_counts.data, device_counts.bytes());
+      stream.synchronize();
+      for (std::size_t p = 0; p < peers; ++p) {
+        elements[p] = 0;
+        for (std::size_t i = 0; i < rows.size() / peers; ++i) elements[p] += rows[p * rows.size() / peers + i];
+        elements[p] *= data.columns();
+      }
+      return elements;
+    };
+    comm.all_to_all(stream, send, counts_of(c.send_counts, send), receive, counts_of(c.receive_counts, receive));
+  }
 }
 
 Tensor PreparedPlan::tensor(ValueId value, int micro_batch) const {

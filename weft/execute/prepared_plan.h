@@ -2,10 +2,12 @@
 // allocates nothing.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <span>
 
 #include "weft/device/device.h"
+#include "weft/execute/rank_groups.h"
 #include "weft/execute/storage.h"
 #include "weft/plan/memory.h"
 #include "weft/plan/plan.h"
@@ -14,8 +16,9 @@ namespace weft {
 
 class PreparedPlan {
  public:
-  // Everything given must outlive this. UserError when the device lacks an operation that the plan needs.
-  PreparedPlan(const Module& module, Plan plan, Device& device, const ModelStorage& storage, Stream& stream);
+  // Everything given must outlive this. groups: absent for a plan of one rank.
+  PreparedPlan(const Module& module, Plan plan, Device& device, const ModelStorage& storage, Stream& stream,
+               const RankGroups* groups = nullptr);
 
   const Plan& plan() const { return plan_; }
   const MemoryPlan& memory() const { return memory_; }
@@ -29,19 +32,23 @@ class PreparedPlan {
   void write_doubles(Stream& stream, ValueId value, std::span<const double> values) const;  // f64 values
   std::vector<double> read(Stream& stream, ValueId value, int micro_batch = -1) const;
   // Bytes of the arena in use at most so far: the end of the furthest buffer that a node has touched.
-  std::int64_t arena_high_water() const { return high_water_; }
+  std::int64_t arena_high_water() const { return high_water_.load(); }
 
  private:
   const PieceCode& code_of(const Node& node) const;
+  void communicate(const Node& node, Stream& stream) const;
+  Tensor tensor_of(BufferId buffer) const { return tensors_[buffer.index()]; }
 
   const Module& module_;
   Plan plan_;
   MemoryPlan memory_;
   Device& device_;
   std::unique_ptr<Memory> arena_;
+  const RankGroups* groups_;
+  std::vector<Tensor> tensors_;   // by buffer
   std::vector<Tensor> bound_;     // by use
   std::vector<BufferId> lookup_;  // (micro_batch + 1) * values + value -> buffer
-  mutable std::int64_t high_water_ = 0;
+  mutable std::atomic<std::int64_t> high_water_ = 0;
 };
 
 // Runs one node after another, in the order of the list: the oracle.

@@ -91,6 +91,7 @@ struct PieceCode {
 
 // A queue of nodes on a rank; a stream or a thread. Lanes that communicate carry no arithmetic.
 enum class Lane : std::uint8_t { compute, exchange, tensor, gather, reduce, pipe, update };
+inline constexpr int lane_count = 7;
 std::string_view name_of(Lane lane);
 
 // Where a piece stands in the model: also its name in plans, traces and errors.

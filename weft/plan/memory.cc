@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "weft/base/error.h"
 
@@ -13,51 +14,85 @@ std::int64_t aligned(std::int64_t bytes) {
   return (bytes + MemoryPlan::alignment - 1) / MemoryPlan::alignment * MemoryPlan::alignment;
 }
 
-// Best fit on a list of free ranges, in the order of time.
+constexpr LaneMarks nobody = {-1, -1, -1, -1, -1, -1, -1};
+
+void join(LaneMarks& marks, const LaneMarks& other) {
+  for (std::size_t lane = 0; lane < marks.size(); ++lane) marks[lane] = std::max(marks[lane], other[lane]);
+}
+
+// Best fit on a list of free ranges, in the order of the list of nodes. Ranges remember who used them.
 class FreeList {
  public:
   explicit FreeList(std::int64_t base) : end_(base) {}
 
-  std::int64_t take(std::int64_t bytes) {
-    auto best = free_.end();
-    for (auto it = free_.begin(); it != free_.end(); ++it)
-      if (it->second >= bytes && (best == free_.end() || it->second < best->second)) best = it;
-    if (best == free_.end()) {
-      // Grow: a free range at the very end is used and extended.
-      std::int64_t at = end_;
-      if (!free_.empty() && std::prev(free_.end())->first + std::prev(free_.end())->second == end_) {
-        at = std::prev(free_.end())->first;
-        free_.erase(std::prev(free_.end()));
-      }
-      end_ = at + bytes;
-      return at;
-    }
-    const auto [at, size] = *best;
-    free_.erase(best);
-    if (size > bytes) free_.emplace(at + bytes, size - bytes);
+  std::int64_t take(std::int64_t bytes, LaneMarks& users) {
+    const auto fit = by_size_.lower_bound({bytes, 0});
+    if (fit == by_size_.end()) return grow(bytes, users);
+    const std::int64_t at = fit->second;
+    const Range range = ranges_.at(at);
+    remove(at);
+    if (range.bytes > bytes) insert(at + bytes, {range.bytes - bytes, range.users});
+    users = range.users;
     return at;
   }
 
-  void give(std::int64_t at, std::int64_t bytes) {
-    auto [it, inserted] = free_.emplace(at, bytes);
-    WEFT_CHECK(inserted, "range at {} freed twice", at);
-    if (const auto next = std::next(it); next != free_.end() && it->first + it->second == next->first) {
-      it->second += next->second;
-      free_.erase(next);
+  void give(std::int64_t at, std::int64_t bytes, const LaneMarks& users) {
+    Range range{bytes, users};
+    auto next = ranges_.lower_bound(at);
+    WEFT_CHECK(next == ranges_.end() || next->first >= at + bytes, "range at {} freed twice", at);
+    if (next != ranges_.end() && next->first == at + bytes) {
+      range.bytes += next->second.bytes;
+      join(range.users, next->second.users);
+      remove(next->first);
     }
-    if (it != free_.begin()) {
-      const auto previous = std::prev(it);
-      if (previous->first + previous->second == it->first) {
-        previous->second += it->second;
-        free_.erase(it);
+    next = ranges_.lower_bound(at);
+    if (next != ranges_.begin()) {
+      const auto [before, previous] = *std::prev(next);
+      if (before + previous.bytes == at) {
+        range.bytes += previous.bytes;
+        join(range.users, previous.users);
+        remove(before);
+        at = before;
       }
     }
+    insert(at, range);
   }
 
   std::int64_t end() const { return end_; }
 
  private:
-  std::map<std::int64_t, std::int64_t> free_;  // offset -> bytes
+  struct Range {
+    std::int64_t bytes;
+    LaneMarks users;
+  };
+
+  // Nothing fits: a free range at the very end is used and extended.
+  std::int64_t grow(std::int64_t bytes, LaneMarks& users) {
+    std::int64_t at = end_;
+    users = nobody;
+    if (!ranges_.empty()) {
+      const auto [last, range] = *std::prev(ranges_.end());
+      if (last + range.bytes == end_) {
+        at = last;
+        users = range.users;
+        remove(last);
+      }
+    }
+    end_ = at + bytes;
+    return at;
+  }
+  void insert(std::int64_t at, const Range& range) {
+    ranges_.emplace(at, range);
+    by_size_.emplace(range.bytes, at);
+  }
+  void remove(std::int64_t at) {
+    const auto it = ranges_.find(at);
+    by_size_.erase({it->second.bytes, at});
+    ranges_.erase(it);
+  }
+
+  std::map<std::int64_t, Range> ranges_;  // by offset
+  std::set<std::pair<std::int64_t, std::int64_t>> by_size_;
   std::int64_t end_;
 };
 
@@ -67,11 +102,13 @@ MemoryPlan plan_memory(const Plan& plan) {
   MemoryPlan memory;
   memory.offset.assign(plan.buffers.size(), -1);
   memory.lifetimes.resize(plan.buffers.size());
+  std::vector<LaneMarks> users(plan.buffers.size(), nobody);
   for (std::size_t i = 0; i < plan.nodes.size(); ++i)
     for (const BufferUse& use : plan.uses_of(plan.nodes[i])) {
       Lifetime& life = memory.lifetimes[use.buffer.index()];
       if (life.first < 0) life.first = static_cast<std::int32_t>(i);
       life.last = static_cast<std::int32_t>(i);
+      users[use.buffer.index()][static_cast<std::size_t>(plan.nodes[i].lane)] = static_cast<std::int32_t>(i);
     }
 
   std::int64_t base = 0;
@@ -113,12 +150,15 @@ MemoryPlan plan_memory(const Plan& plan) {
     // Large buffers first: they leave the fewest holes.
     std::stable_sort(begins[i].begin(), begins[i].end(), [&](auto a, auto b) { return bytes_of(a) > bytes_of(b); });
     for (std::int32_t buffer : begins[i]) {
-      memory.offset[static_cast<std::size_t>(buffer)] = arena.take(bytes_of(buffer));
+      LaneMarks before;
+      memory.offset[static_cast<std::size_t>(buffer)] = arena.take(bytes_of(buffer), before);
+      if (before != nobody) memory.reuses.push_back({NodeId(static_cast<std::int64_t>(i)), before});
       live += bytes_of(buffer);
     }
     memory.live.push_back(live);
     for (std::int32_t buffer : ends[i]) {
-      arena.give(memory.offset[static_cast<std::size_t>(buffer)], bytes_of(buffer));
+      arena.give(memory.offset[static_cast<std::size_t>(buffer)], bytes_of(buffer),
+                 users[static_cast<std::size_t>(buffer)]);
       live -= bytes_of(buffer);
     }
   }

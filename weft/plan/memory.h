@@ -2,6 +2,7 @@
 // scratch share one arena by these lifetimes, everything else has its place for the whole step.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "weft/plan/plan.h"
@@ -10,6 +11,15 @@ namespace weft {
 
 struct Lifetime {
   std::int32_t first = -1, last = -1;  // node indices; -1: never used
+};
+
+// The last node of every lane among some nodes; -1: none. Lanes run in order, so waiting for these is waiting for all.
+using LaneMarks = std::array<std::int32_t, lane_count>;
+
+// A node that first writes to memory which others used before must wait for them.
+struct MemoryReuse {
+  NodeId node;
+  LaneMarks after;
 };
 
 struct MemoryPlan {
@@ -25,6 +35,7 @@ struct MemoryPlan {
   std::int64_t weights = 0, gradients = 0, states = 0, activations = 0, step = 0;
   std::int64_t total() const { return weights + gradients + states + arena; }
   std::vector<std::int64_t> live;  // bytes of activations alive while node i runs
+  std::vector<MemoryReuse> reuses;
 };
 MemoryPlan plan_memory(const Plan& plan);
 

@@ -125,7 +125,7 @@ class Expansion {
     for (const Collective& c : code.collectives) {
       const auto buffer = [&](ValueId value) { return value.valid() ? buffer_of(value, micro_batch) : BufferId{}; };
       plan_.collectives.push_back({c.kind, group_of(c.group), buffer(c.send), buffer(c.receive), buffer(c.send_counts),
-                                   buffer(c.receive_counts), plan_.values[c.send.index()].bytes});
+                                   buffer(c.receive_counts), plan_.values[c.send.index()].bytes, c.first_row});
     }
     plan_.nodes.push_back(node);
   }

@@ -1,0 +1,177 @@
+#include "weft/execute/parallel_executor.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "weft/base/error.h"
+#include "weft/plan/edges.h"
+
+namespace weft {
+
+namespace {
+
+constexpr int spins = 2000;  // a hand-over asleep costs tens of microseconds, spinning a fraction of one
+constexpr std::uint32_t everything = 1u << 30;  // ends every wait of a failed step
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Until value >= least.
+void wait_until(const std::atomic<std::uint32_t>& value, std::uint32_t least) {
+  for (int i = 0; i < spins; ++i) {
+    if (value.load(std::memory_order_acquire) >= least) return;
+    relax();
+  }
+  for (std::uint32_t seen = value.load(std::memory_order_acquire); seen < least;
+       seen = value.load(std::memory_order_acquire))
+    value.wait(seen, std::memory_order_acquire);
+}
+
+}  // namespace
+
+ParallelExecutor::ParallelExecutor(const PreparedPlan& plan, Device& device, Stream& stream)
+    : plan_(plan), stream_(stream) {
+  build_queues(device);
+  for (std::size_t lane = 1; lane < lanes_.size(); ++lane)
+    lanes_[lane]->thread = std::thread([this, lane] { serve(static_cast<int>(lane)); });
+}
+
+ParallelExecutor::~ParallelExecutor() {
+  stop_.store(true);
+  round_.fetch_add(1, std::memory_order_release);
+  round_.notify_all();
+  for (const auto& lane : lanes_)
+    if (lane->thread.joinable()) lane->thread.join();
+}
+
+void ParallelExecutor::build_queues(Device& device) {
+  const Plan& plan = plan_.plan();
+  std::array<int, lane_count> index;
+  index.fill(-1);
+  const auto queue_of = [&](Lane lane) {
+    int& at = index[static_cast<std::size_t>(lane)];
+    if (at < 0) {
+      at = static_cast<int>(lanes_.size());
+      lanes_.push_back(std::make_unique<LaneQueue>());
+      lanes_.back()->lane = lane;
+      if (lane != Lane::compute) lanes_.back()->stream = device.make_stream(1);
+    }
+    return at;
+  };
+  queue_of(Lane::compute);  // always the first
+  const Edges edges = derive_edges(plan);
+  std::vector<std::uint32_t> position(plan.nodes.size());  // in its lane, from 1
+  std::vector<LaneMarks> marks(plan.nodes.size());         // last node of each lane to wait for
+  for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
+    marks[i].fill(-1);
+    for (NodeId before : edges.before(NodeId(static_cast<std::int64_t>(i)))) {
+      std::int32_t& mark = marks[i][static_cast<std::size_t>(plan.nodes[before.index()].lane)];
+      mark = std::max(mark, before.value);
+    }
+  }
+  for (const MemoryReuse& reuse : plan_.memory().reuses)
+    for (std::size_t lane = 0; lane < lane_count; ++lane)
+      marks[reuse.node.index()][lane] = std::max(marks[reuse.node.index()][lane], reuse.after[lane]);
+  for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
+    const int own = queue_of(plan.nodes[i].lane);
+    LaneNode node{NodeId(static_cast<std::int64_t>(i)), {}};
+    for (std::size_t lane = 0; lane < lane_count; ++lane)
+      if (marks[i][lane] >= 0 && index[lane] != own)
+        node.waits.push_back({index[lane], position[static_cast<std::size_t>(marks[i][lane])]});
+    lanes_[static_cast<std::size_t>(own)]->nodes.push_back(std::move(node));
+    position[i] = static_cast<std::uint32_t>(lanes_[static_cast<std::size_t>(own)]->nodes.size());
+  }
+}
+
+bool ParallelExecutor::wait_for(const Wait& wait) {
+  wait_until(lanes_[static_cast<std::size_t>(wait.lane)]->passed, wait.passed);
+  return !failed_.load(std::memory_order_acquire);
+}
+
+void ParallelExecutor::run_lane(int lane, Stream& stream) {
+  LaneQueue& queue = *lanes_[static_cast<std::size_t>(lane)];
+  for (const LaneNode& node : queue.nodes) {
+    for (const Wait& wait : node.waits)
+      if (!wait_for(wait)) return;
+    if (failed_.load(std::memory_order_acquire)) return;
+    const double start = times_.empty() ? 0 : now();
+    try {
+      plan_.run_node(node.node, stream);
+    } catch (...) {
+      return fail(std::current_exception(), node, queue);
+    }
+    if (!times_.empty()) times_[node.node.index()] = {start - begin_, now() - begin_};
+    queue.passed.fetch_add(1, std::memory_order_release);
+    queue.passed.notify_all();
+  }
+}
+
+void ParallelExecutor::fail(std::exception_ptr error, const LaneNode& node, const LaneQueue& queue) {
+  const bool first = !failed_.exchange(true);
+  std::string what = "an unknown error";
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    what = e.what();
+  } catch (...) {
+  }
+  if (first) {
+    error_ = error;
+    if (on_error_ && *on_error_)
+      (*on_error_)(fmt::format("{} (lane {}): {}", plan_.plan().name_of(plan_.plan().nodes[node.node.index()]),
+                               name_of(queue.lane), what));
+  }
+  for (const auto& other : lanes_) {
+    other->passed.fetch_add(everything, std::memory_order_release);
+    other->passed.notify_all();
+  }
+}
+
+void ParallelExecutor::serve(int lane) {
+  std::uint32_t seen = 0;
+  while (true) {
+    wait_until(round_, seen + 1);
+    seen = round_.load(std::memory_order_acquire);
+    if (stop_.load()) return;
+    run_lane(lane, *lanes_[static_cast<std::size_t>(lane)]->stream);
+    running_.fetch_add(1, std::memory_order_release);
+    running_.notify_all();
+  }
+}
+
+void ParallelExecutor::run_step(const std::function<void(const std::string&)>& on_error) {
+  for (const auto& lane : lanes_) lane->passed.store(0, std::memory_order_relaxed);
+  failed_.store(false);
+  error_ = nullptr;
+  on_error_ = &on_error;
+  running_.store(0);
+  begin_ = now();
+  round_.fetch_add(1, std::memory_order_release);
+  round_.notify_all();
+  run_lane(0, stream_);
+  wait_until(running_, static_cast<std::uint32_t>(lanes_.size()) - 1);
+  on_error_ = nullptr;
+  if (error_) std::rethrow_exception(error_);
+}
+
+std::string ParallelExecutor::status() const {
+  std::string text;
+  for (const auto& lane : lanes_) {
+    const std::uint32_t passed = lane->passed.load(std::memory_order_relaxed) % everything;
+    if (!text.empty()) text += "; ";
+    text += fmt::format("{} ", name_of(lane->lane));
+    text += passed < lane->nodes.size()
+                ? fmt::format("at {} ({} of {} done)",
+                              plan_.plan().name_of(plan_.plan().nodes[lane->nodes[passed].node.index()]), passed,
+                              lane->nodes.size())
+                : "done";
+  }
+  return text;
+}
+
+}  // namespace weft

@@ -1,0 +1,30 @@
+#include "weft/execute/rank_groups.h"
+
+#include <set>
+
+#include "weft/base/error.h"
+
+namespace weft {
+
+RankGroups::RankGroups(World& world, const Grid& grid) : world_(world), grid_(grid) {}
+
+void RankGroups::add(const Plan& plan) {
+  std::set<std::pair<std::string, Lane>> needed;  // ordered, so that all ranks make them alike
+  for (const Node& node : plan.nodes)
+    for (const NodeCollective& c : plan.collectives_of(node))
+      needed.emplace(plan.groups[static_cast<std::size_t>(c.group)], node.lane);
+  for (const auto& key : needed) {
+    if (groups_.contains(key)) continue;
+    const std::vector<std::string> axes{key.first};
+    const std::vector<RankId> members = grid_.group_of(world_.rank(), axes);
+    groups_[key] = world_.make_group(members, fmt::format("{}.{}", key.first, name_of(key.second)));
+  }
+}
+
+Communicator& RankGroups::get(const std::string& group, Lane lane) const {
+  const auto at = groups_.find({group, lane});
+  WEFT_CHECK(at != groups_.end(), "no communicator for group {} on lane {}", group, name_of(lane));
+  return *at->second;
+}
+
+}  // namespace weft

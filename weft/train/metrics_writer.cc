@@ -1,0 +1,74 @@
+#include "weft/train/metrics_writer.h"
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "weft/base/error.h"
+#include "weft/base/json.h"
+#include "weft/base/text.h"
+
+namespace weft {
+
+namespace {
+
+std::string json_text(std::string_view text) {
+  // A tag is ours, but a value may be anything: what is not UTF-8 must not end the run.
+  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// Cuts off what follows the last line's end.
+void drop_torn_line(const std::filesystem::path& file) {
+  std::error_code error;
+  if (!std::filesystem::exists(file, error)) return;
+  const std::string text = read_file(file);
+  const std::size_t end = text.rfind('\n') + 1;  // npos + 1 == 0
+  if (end != text.size()) std::filesystem::resize_file(file, end, error);
+  if (error) throw RunError("cannot shorten {}: {}", file.string(), error.message());
+}
+
+}  // namespace
+
+std::string to_json_line(std::span<const Metric> metrics) {
+  std::string line = "{";
+  std::vector<std::string> notes;
+  for (const Metric& metric : metrics) {
+    if (line.size() > 1) line += ',';
+    line += json_text(metric.name) + ':';
+    if (const auto* whole = std::get_if<std::int64_t>(&metric.value)) {
+      line += fmt::format("{}", *whole);
+    } else if (const auto* text = std::get_if<std::string_view>(&metric.value)) {
+      line += json_text(*text);
+    } else if (const double number = std::get<double>(metric.value); std::isfinite(number)) {
+      line += fmt::format("{:.17g}", number);
+    } else {
+      line += "null";
+      notes.push_back(fmt::format("{} is {}", metric.name, std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf"));
+    }
+  }
+  if (!notes.empty()) line += fmt::format(",\"note\":{}", json_text(join(notes, ", ")));
+  return line + '}';
+}
+
+MetricsWriter::MetricsWriter(const std::filesystem::path& file, Mode mode) : path_(file) {
+  if (mode == Mode::append) drop_torn_line(file);
+  file_ = std::fopen(file.c_str(), mode == Mode::append ? "ab" : "wb");
+  if (file_ == nullptr) {
+    throw UserError("cannot write the metrics to {}: {} (--metrics; does the folder exist?)", file.string(),
+                    std::strerror(errno));
+  }
+}
+
+MetricsWriter::~MetricsWriter() { std::fclose(file_); }
+
+void MetricsWriter::write(std::span<const Metric> metrics) {
+  const std::string line = to_json_line(metrics) + '\n';
+  if (std::fwrite(line.data(), 1, line.size(), file_) != line.size() || std::fflush(file_) != 0) {
+    throw RunError("cannot write the metrics to {}: {}", path_.string(), std::strerror(errno));
+  }
+}
+
+}  // namespace weft

@@ -6,8 +6,8 @@ namespace weft::WEFT_ISA {
 
 namespace {
 
-template <class T, class Acc>
-void gated_row(const GatedKind<Acc>& kind, const T* x, T* y, Acc scale, std::int64_t width) {
+template <class Kind, class T, class Acc>
+void gated_row(const Kind& kind, const T* x, T* y, Acc scale, std::int64_t width) {
   const T *g = x, *u = x + width;
 #pragma omp simd
   for (std::int64_t j = 0; j < width; ++j) y[j] = narrow<T>(kind.value(widen(g[j]), widen(u[j])) * scale);
@@ -20,8 +20,8 @@ void plain_row(const T* x, T* y, Acc scale, std::int64_t width) {
 }
 
 // The backward rows return the sum of dy * act(x), the gradient of the scale.
-template <class T, class Acc>
-Acc gated_gradient_row(const GatedKind<Acc>& kind, const T* x, const T* dy, T* dx, Acc scale, std::int64_t width) {
+template <class Kind, class T, class Acc>
+Acc gated_gradient_row(const Kind& kind, const T* x, const T* dy, T* dx, Acc scale, std::int64_t width) {
   const T *g = x, *u = x + width;
   T *dg = dx, *du = dx + width;
   Acc sum = 0;
@@ -90,8 +90,9 @@ void activation(Stream& stream, const Activation& op) {
       });
     };
     if (op.spec.gated()) {
-      const GatedKind<Acc> kind = GatedKind<Acc>::of(op.spec);
-      run([&](const T* x, T* y, Acc scale) { gated_row(kind, x, y, scale, width); });
+      with_gated_kind<Acc>(op.spec, [&](const auto& kind) {
+        run([&](const T* x, T* y, Acc scale) { gated_row(kind, x, y, scale, width); });
+      });
     } else {
       with_plain_kind(op.spec.kind, [&](auto kind) {
         run([&](const T* x, T* y, Acc scale) { plain_row<decltype(kind)>(x, y, scale, width); });
@@ -123,8 +124,11 @@ void activation_backward(Stream& stream, const ActivationBackward& op) {
       });
     };
     if (op.spec.gated()) {
-      const GatedKind<Acc> kind = GatedKind<Acc>::of(op.spec);
-      run([&](const T* x, const T* dy, T* dx, Acc scale) { return gated_gradient_row(kind, x, dy, dx, scale, width); });
+      with_gated_kind<Acc>(op.spec, [&](const auto& kind) {
+        run([&](const T* x, const T* dy, T* dx, Acc scale) {
+          return gated_gradient_row(kind, x, dy, dx, scale, width);
+        });
+      });
     } else {
       with_plain_kind(op.spec.kind, [&](auto kind) {
         run([&](const T* x, const T* dy, T* dx, Acc scale) {

@@ -29,7 +29,7 @@ Softmax softmax_of(const L* logits, std::int64_t columns) {
       highest = top;
     }
 #pragma omp simd reduction(+ : part)
-    for (std::int64_t c = c0; c < c1; ++c) part += fast_exp(widen(logits[c]) - highest);
+    for (std::int64_t c = c0; c < c1; ++c) part += fast_exp_negative(widen(logits[c]) - highest);
     sum += static_cast<double>(part);
   }
   return {static_cast<double>(highest), sum};
@@ -43,9 +43,10 @@ void row_gradient(const L* logits, D* dlogits, const Softmax& softmax, double sc
   // Before the loop: dlogits may be the logits.
   const double p = std::exp(static_cast<double>(widen(logits[label])) - softmax.highest) / softmax.sum;
 #pragma omp simd
-  for (std::int64_t c = 0; c < vocabulary; ++c) dlogits[c] = narrow<D>(fast_exp(widen(logits[c]) - highest) * factor);
+  for (std::int64_t c = 0; c < vocabulary; ++c)
+    dlogits[c] = narrow<D>(fast_exp_negative(widen(logits[c]) - highest) * factor);
   dlogits[label] = narrow<D>(static_cast<Acc>(scale * (p - 1)));
-  for (std::int64_t c = vocabulary; c < columns; ++c) dlogits[c] = D{};
+  clear(dlogits + vocabulary, columns - vocabulary);
 }
 
 template <class L, class D>
@@ -70,7 +71,7 @@ void run(Stream& stream, const CrossEntropy& op) {
         losses[r] = std::log(softmax.sum) + (softmax.highest - static_cast<double>(widen(logits[labels[r]])));
         if (dlogits != nullptr) row_gradient(logits, dlogits, softmax, scale, labels[r], vocabulary, columns);
       } else if (dlogits != nullptr) {
-        for (std::int64_t c = 0; c < columns; ++c) dlogits[c] = D{};
+        clear(dlogits, columns);
       }
       if (row_losses != nullptr) row_losses[r] = static_cast<Acc>(losses[r]);
     }

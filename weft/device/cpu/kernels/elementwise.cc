@@ -114,8 +114,13 @@ void fill(Stream& stream, const Fill& op) {
     const T value = converted<double, T>(op.value);
     for_each_run(stream, {&op.y}, [&](std::int64_t r, std::int64_t begin, std::int64_t end) {
       T* y = row<T>(op.y, r);
+      if constexpr (dtype_of<T>() == DType::bf16) {  // the compiler does not vectorise copies of the struct
 #pragma omp simd
-      for (std::int64_t i = begin; i < end; ++i) y[i] = value;
+        for (std::int64_t i = begin; i < end; ++i) y[i].bits = value.bits;
+      } else {
+#pragma omp simd
+        for (std::int64_t i = begin; i < end; ++i) y[i] = value;
+      }
     });
   });
 }

@@ -29,10 +29,7 @@ void add_columns(const EmbeddingGradient& op, const Key* keys, std::int64_t coun
   constexpr std::int64_t block = 1024;
   std::array<Acc, block> sums;
   const auto zero_rows = [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t v = first; v < last; ++v) {
-      G* dweight = row<G>(op.dweight, v);
-      for (std::int64_t c = c0; c < c1; ++c) dweight[c] = G{};
-    }
+    for (std::int64_t v = first; v < last; ++v) clear(row<G>(op.dweight, v) + c0, c1 - c0);
   };
   std::int64_t done = 0;  // vocabulary rows before this one are finished
   for (std::int64_t i = 0; i < count;) {
@@ -43,7 +40,7 @@ void add_columns(const EmbeddingGradient& op, const Key* keys, std::int64_t coun
     done = token + 1;
     for (std::int64_t b0 = c0; b0 < c1; b0 += block) {
       const std::int64_t columns = std::min(b0 + block, c1) - b0;
-      for (std::int64_t c = 0; c < columns; ++c) sums[static_cast<std::size_t>(c)] = 0;
+      clear(sums.data(), columns);
       for (std::int64_t j = i; j < end; ++j) {
         const T* dy = row<T>(op.dy, static_cast<std::int64_t>(keys[j] & 0xffffffffu)) + b0;
 #pragma omp simd
@@ -80,7 +77,7 @@ void embedding(Stream& stream, const Embedding& op) {
       for (std::int64_t r = begin; r < end; ++r) {
         Y* y = row<Y>(op.y, r);
         if (tokens[r] < 0) {
-          for (std::int64_t c = 0; c < columns; ++c) y[c] = Y{};
+          clear(y, columns);
           continue;
         }
         require(tokens[r] < op.weight.rows(), "embedding", "a token beyond the vocabulary");

@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <cstring>
 
 #include "weft/device/cpu/kernels/fast_math.h"
 #include "weft/device/tensor.h"
@@ -49,6 +50,12 @@ struct Narrow<bfloat16> {
 template <class T, class Acc>
 WEFT_INLINE T narrow(Acc x) {
   return Narrow<T>::from(x);
+}
+
+// Zero is the same bits in every type.
+template <class T>
+inline void clear(T* at, std::int64_t count) {
+  if (count > 0) std::memset(static_cast<void*>(at), 0, static_cast<std::size_t>(count) * sizeof(T));
 }
 
 // As Tensor::columns and Tensor::contiguous.

@@ -3,6 +3,7 @@
 
 #include "weft/device/cpu/kernels/column_sums.h"
 #include "weft/device/cpu/kernels/dispatch.h"
+#include "weft/device/cpu/kernels/lane_sum.h"
 
 namespace weft::WEFT_ISA {
 
@@ -42,9 +43,8 @@ void forward(Stream& stream, const RmsNorm& op) {
         const T* x = row<T>(op.x, r) + part * width;
         const W* weight = weights + part * parts.weight_step;
         T* y = row<T>(op.y, r) + part * width;
-        Acc sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (std::int64_t j = 0; j < width; ++j) sum += widen(x[j]) * widen(x[j]);
+        const Acc sum = lane_sum<Acc>(
+            width, [x](std::int64_t j) __attribute__((always_inline)) { return widen(x[j]) * widen(x[j]); });
         const Acc inverse = Acc{1} / std::sqrt(sum / static_cast<Acc>(width) + static_cast<Acc>(op.eps));
         if (inverses != nullptr) inverses[r * parts.count + part] = inverse;
 #pragma omp simd

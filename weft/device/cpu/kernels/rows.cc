@@ -108,7 +108,7 @@ void sum_one_row(const SumRows& op, std::int64_t t, std::int64_t choices, std::i
 #pragma omp simd
     for (std::int64_t c = 0; c < columns; ++c) sums[c] = widen_to<Acc>(residual[c]);
   } else {
-    for (std::int64_t c = 0; c < columns; ++c) sums[c] = 0;
+    clear(sums, columns);
   }
   const T* pending = nullptr;  // added together with the next one: half the traffic on the sums
   const auto add = [&](const T* x) {

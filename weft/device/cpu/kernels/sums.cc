@@ -3,6 +3,7 @@
 
 #include "weft/device/cpu/kernels/column_sums.h"
 #include "weft/device/cpu/kernels/dispatch.h"
+#include "weft/device/cpu/kernels/lane_sum.h"
 
 namespace weft::WEFT_ISA {
 
@@ -49,13 +50,11 @@ void sum_group(const Tensor& x, std::int64_t first, std::int64_t count, std::int
 
 template <class T>
 double squares(const T* x, std::int64_t count) {
-  double sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (std::int64_t i = 0; i < count; ++i) {
-    const double wide = static_cast<double>(widen(x[i]));
-    sum += wide * wide;
-  }
-  return sum;
+  return lane_sum<double>(
+      count, [x](std::int64_t i) __attribute__((always_inline)) {
+        const double wide = static_cast<double>(widen(x[i]));
+        return wide * wide;
+      });
 }
 
 }  // namespace

@@ -137,7 +137,7 @@ std::vector<FlagAssignment> FlagTable::scan(std::span<const std::string> words) 
     if (equals != std::string::npos) {
       value = {Form::words, {word.substr(equals + 1)}};
     } else if (!spelling->implied) {
-      const std::size_t most = flag->takes_list() ? words.size() : 1;
+      const std::size_t most = flag->many ? words.size() : 1;
       while (value.words.size() < most && i + 1 < words.size() && !looks_like_flag(words[i + 1]))
         value.words.push_back(words[++i]);
       if (!value.words.empty()) value.form = Form::words;

@@ -68,10 +68,13 @@ struct Flag {
   std::map<std::string, std::string> lacking;  // values that others have: the reason why we have not
   std::string default_text;           // what help says; the target's first value unless `standard` says otherwise
   std::optional<std::string> lonely;  // the value when none is written; absent: a value is needed
+  bool many = false;                  // takes all words up to the next flag
   bool repeats = false;               // every occurrence adds one item
   bool command_line_only = false;
   double low = -std::numeric_limits<double>::infinity(), high = std::numeric_limits<double>::infinity();
   bool low_open = false, high_open = false;  // the bound itself is not allowed
+  // Of whole numbers, a bound that help need not say: products of a few sizes must not overflow.
+  double limit = 1 << 30;
 
   std::function<void(const std::vector<std::string>&)> store;
   std::function<std::string()> show;
@@ -89,6 +92,8 @@ struct Flag {
   Flag& standard(std::string text);  // says a default that is computed: "hidden-size / num-attention-heads"
   Flag& or_alone(std::string value);
   Flag& lacks(std::string value, std::string reason);
+  Flag& limited_to(double bound);
+  Flag& takes_many();
   Flag& each();  // a list that takes one word an occurrence
   Flag& only_on_command_line();
 
@@ -97,7 +102,6 @@ struct Flag {
   std::string key() const;               // the name without its dashes
   void check_range(double value) const;  // throws
   std::string rule() const;              // "at least 1"
-  bool takes_list() const { return kind == FlagKind::list && !repeats; }
 };
 
 class FlagTable {

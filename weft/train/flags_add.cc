@@ -15,6 +15,8 @@ std::int64_t whole_number(const Flag& flag, const std::string& word) {
   std::int64_t value = 0;
   if (!parse_int(word, value)) flag.refuse(fmt::format("'{}' is not a whole number", word));
   flag.check_range(static_cast<double>(value));
+  if (static_cast<double>(value) > flag.limit)
+    flag.refuse(fmt::format("{} is out of range; it must be at most {:.0f}", value, flag.limit));
   return value;
 }
 
@@ -84,8 +86,19 @@ Flag& Flag::lacks(std::string value, std::string reason) {
   return *this;
 }
 
+Flag& Flag::limited_to(double bound) {
+  limit = bound;
+  return *this;
+}
+
+Flag& Flag::takes_many() {
+  many = true;
+  return *this;
+}
+
 Flag& Flag::each() {
   repeats = true;
+  many = false;
   return *this;
 }
 
@@ -179,7 +192,7 @@ Flag& FlagTable::add(std::string name, std::string& target, std::string value_na
 }
 
 Flag& FlagTable::add(std::string name, std::vector<std::string>& target, std::string value_name, std::string help) {
-  Flag& flag = insert(std::move(name), FlagKind::list, std::move(value_name), std::move(help));
+  Flag& flag = insert(std::move(name), FlagKind::list, std::move(value_name), std::move(help)).takes_many();
   // Storing no words empties a list that repeats: the command line's items replace the file's.
   flag.store = [&target, &flag](const auto& words) {
     if (!flag.repeats || words.empty()) target.clear();
@@ -204,7 +217,7 @@ Flag& FlagTable::accept(std::string name, std::string value_name, std::string no
   Flag& flag = insert(std::move(name), FlagKind::foreign, std::move(value_name), std::move(note));
   if (is_switch) flag.spellings.front().implied = "true";
   flag.store = [this, &flag, is_switch, judge = std::move(judge)](const auto& words) {
-    const std::string& value = words.front();
+    const std::string value = join(words, " ");
     const std::string written = is_switch ? flag.name : fmt::format("{} {}", flag.name, value);
     const std::string reason = judge ? judge(value) : "";
     if (!reason.empty()) throw UserError("{}: {}", written, reason);

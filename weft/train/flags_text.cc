@@ -30,7 +30,7 @@ std::string form_of(const Flag& flag) {
   if (flag.spellings.front().implied) return flag.name;
   const std::string value = flag.kind == FlagKind::choice ? join(flag.choices, "|") : flag.value_name;
   if (flag.lonely) return fmt::format("{} [{}]", flag.name, value);
-  return fmt::format("{} {}{}", flag.name, value, flag.takes_list() ? "..." : "");
+  return fmt::format("{} {}{}", flag.name, value, flag.many ? "..." : "");
 }
 
 // Other spellings: "--hybrid-layer-pattern", or "--fp64 (f64)" where they stand for a value.
@@ -57,10 +57,11 @@ std::string value_of(const Flag& flag) {
   return value.empty() ? "none" : value;
 }
 
-std::string in_cell(std::string_view text) {
+// Markdown escapes: in code only the bar of the table has a meaning.
+std::string escaped(std::string_view text, std::string_view special) {
   std::string out;
   for (const char c : text) {
-    if (c == '|' || c == '<') out += '\\';
+    if (special.find(c) != std::string_view::npos) out += '\\';
     out += c;
   }
   return out;
@@ -157,12 +158,15 @@ std::string FlagTable::markdown() const {
         text += foreign ? "| flag | what happens |\n|---|---|\n" : "| flag | default | meaning |\n|---|---|---|\n";
       header = true;
       std::string meaning = flag.help;
-      if (!flag.rule().empty()) meaning += fmt::format(" ({}.)", flag.rule());
+      if (std::string rule = flag.rule(); !rule.empty()) {
+        rule[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(rule[0])));
+        meaning += fmt::format(" {}.", rule);
+      }
       const auto others = others_of(flag);
       if (!others.empty()) meaning += fmt::format(" Also: {}.", join(others, ", "));
-      text += fmt::format("| `{}` |", in_cell(form_of(flag)));
-      if (!foreign) text += fmt::format(" {} |", in_cell(default_of(flag)));
-      text += fmt::format(" {} |\n", in_cell(meaning));
+      text += fmt::format("| `{}` |", escaped(form_of(flag), "|"));
+      if (!foreign) text += fmt::format(" {} |", escaped(default_of(flag), "|<*["));
+      text += fmt::format(" {} |\n", escaped(meaning, "|<*["));
     }
   }
   return text;

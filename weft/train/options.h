@@ -55,8 +55,10 @@ struct LayoutOptions {
   std::int64_t decoder_first_pipeline_num_layers = 0, decoder_last_pipeline_num_layers = 0;  // 0: even
   std::int64_t launched_ranks = 1;  // no flag: how many processes the launcher started
 
+  // 0 where the sizes make no sense.
   std::int64_t data_parallel_size() const {
-    return ranks / (tensor_model_parallel_size * context_parallel_size * pipeline_model_parallel_size);
+    const std::int64_t others = tensor_model_parallel_size * context_parallel_size * pipeline_model_parallel_size;
+    return others > 0 ? ranks / others : 0;
   }
 };
 

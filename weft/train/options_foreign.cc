@@ -81,8 +81,8 @@ void add_foreign_flags(FlagTable& flags) {
   refuse_all(flags, {"--quick-geglu"}, "not an option yet; use --swiglu");
   refuse_all(flags, {"--init-method-xavier-uniform"}, "weights start normal; set --init-method-std");
   refuse_all(flags, {"--no-check-for-nan-in-loss-and-grad"}, "a NaN always stops the run; leave it out");
-  refuse_all(flags, {"--rampup-batch-size", "--step-batch-size-schedule"},
-             "the batch cannot grow yet; set --global-batch-size", "TEXT");
+  for (const char* name : {"--rampup-batch-size", "--step-batch-size-schedule"})
+    flags.refuse(name, "TEXT", "the batch cannot grow yet; set --global-batch-size").takes_many();
   refuse_all(flags, {"--decoupled-lr", "--decoupled-min-lr"}, "all parameters have one learning rate; set --lr", "X");
   refuse_all(flags, {"--mtp-num-layers"}, "say it in the pattern: one /[*E] behind the main part for each depth", "N");
 }

@@ -25,7 +25,10 @@ void add_optimizer_flags(FlagTable& flags, OptimizerOptions& optimizer) {
   flags.add("--lr-decay-iters", optimizer.lr_decay_iters, "N", "Steps until --min-lr, warm-up included.")
       .at_least(1)
       .standard("the whole run");
-  flags.add("--lr-decay-samples", optimizer.lr_decay_samples, "N", "The same in samples.").at_least(1).standard("none");
+  flags.add("--lr-decay-samples", optimizer.lr_decay_samples, "N", "The same in samples.")
+      .at_least(1)
+      .limited_to(1e15)
+      .standard("none");
   flags.choice("--lr-wsd-decay-style", optimizer.lr_wsd_decay_style,
                {{"exponential", WsdStyle::exponential},
                 {"linear", WsdStyle::linear},
@@ -37,12 +40,15 @@ void add_optimizer_flags(FlagTable& flags, OptimizerOptions& optimizer) {
       .standard("none");
   flags.add("--lr-wsd-decay-samples", optimizer.lr_wsd_decay_samples, "N", "The same in samples.")
       .at_least(1)
+      .limited_to(1e15)
       .standard("none");
   flags
       .add("--lr-warmup-iters", optimizer.lr_warmup_iters, "N",
            "Steps of linear warm-up. As in Megatron the first step runs at --lr-warmup-init itself.")
       .at_least(0);
-  flags.add("--lr-warmup-samples", optimizer.lr_warmup_samples, "N", "The same in samples.").at_least(0);
+  flags.add("--lr-warmup-samples", optimizer.lr_warmup_samples, "N", "The same in samples.")
+      .at_least(0)
+      .limited_to(1e15);
   flags.add("--lr-warmup-fraction", optimizer.lr_warmup_fraction, "X", "The same as a share of the decay.")
       .at_least(0)
       .below(1)

@@ -10,7 +10,9 @@ namespace {
 
 void add_model_flags(FlagTable& flags, ModelOptions& model) {
   flags.section("Model");
-  flags.add("--pattern", model.pattern, "TEXT", "The layers: * attention, - MLP, E experts, [..] groups, | stages.")
+  flags
+      .add("--pattern", model.pattern, "TEXT",
+           "The layers: * attention, - MLP, E experts, [..] a group, | between stages.")
       .alias("--hybrid-layer-pattern")
       .alias("--hybrid-override-pattern")
       .standard(default_pattern);
@@ -19,6 +21,7 @@ void add_model_flags(FlagTable& flags, ModelOptions& model) {
            "Without a pattern: so many [*-], or [*E] where --num-experts is given. With one: must be its number of "
            "layers.")
       .at_least(1)
+      .limited_to(100000)
       .standard("the pattern's");
   flags.add("--hf", model.hf, "DIR", "Take model and weights from a Hugging Face directory instead of model flags.");
   flags.add("--hidden-size", model.hidden_size, "N", "Width of the residual stream.").at_least(1);
@@ -138,6 +141,7 @@ void add_batch_flags(FlagTable& flags, BatchOptions& batch) {
       .standard("train-samples / global-batch-size, or 200");
   flags.add("--train-samples", batch.train_samples, "N", "Sequences of the whole run, instead of --train-iters.")
       .at_least(1)
+      .limited_to(1e15)
       .standard("none");
 }
 
@@ -166,7 +170,8 @@ void add_data_flags(FlagTable& flags, DataOptions& data) {
       .at_least(1);
   flags.add("--seed", data.seed, "N", "Decides initial weights and the order of samples.")
       .at_least(0)
-      .at_most(4294967295.0);
+      .at_most(4294967295.0)
+      .limited_to(4294967295.0);
   flags.add("--eval-interval", data.eval_interval, "N", "Steps between validations; 0: none.").at_least(0);
   flags.add("--eval-iters", data.eval_iters, "N", "Global batches of a validation.").at_least(0);
 }
@@ -211,11 +216,17 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
   flags.section("Layout");
   flags.add("--ranks", layout.ranks, "N", "Ranks as threads of one process.")
       .at_least(1)
+      .limited_to(1 << 20)
       .standard("the launcher's, or 1");
   flags.add("--tensor-model-parallel-size", layout.tensor_model_parallel_size, "N", "Ranks that share a layer.")
-      .at_least(1);
-  flags.add("--context-parallel-size", layout.context_parallel_size, "N", "Ranks that share a sequence.").at_least(1);
-  flags.add("--pipeline-model-parallel-size", layout.pipeline_model_parallel_size, "N", "Pipeline stages.").at_least(1);
+      .at_least(1)
+      .limited_to(1 << 20);
+  flags.add("--context-parallel-size", layout.context_parallel_size, "N", "Ranks that share a sequence.")
+      .at_least(1)
+      .limited_to(1 << 20);
+  flags.add("--pipeline-model-parallel-size", layout.pipeline_model_parallel_size, "N", "Pipeline stages.")
+      .at_least(1)
+      .limited_to(1 << 20);
   flags
       .add("--decoder-first-pipeline-num-layers", layout.decoder_first_pipeline_num_layers, "N",
            "Layers (items of the pattern) on the first stage.")
@@ -229,7 +240,8 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
       .at_least(1)
       .standard("even");
   flags.add("--expert-model-parallel-size", layout.expert_model_parallel_size, "N", "Ranks that share the experts.")
-      .at_least(1);
+      .at_least(1)
+      .limited_to(1 << 20);
 
   add_logging_flags(flags, options.logging);
   flags.section("Execution");

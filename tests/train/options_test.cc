@@ -1,0 +1,450 @@
+#include "weft/train/options.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "weft/base/error.h"
+#include "weft/base/text.h"
+
+namespace weft {
+namespace {
+
+struct Parsed {
+  TrainOptions options;
+  FlagTable flags{"weft train"};
+
+  Parsed() { add_train_flags(flags, options); }
+  explicit Parsed(std::string_view words, std::int64_t launched = 1) : Parsed() { parse(words, launched); }
+
+  void parse(std::string_view words, std::int64_t launched = 1) {
+    std::vector<std::string> list;
+    for (const std::string& word : split(words, ' '))
+      if (!word.empty()) list.push_back(word);
+    parse_train_options(flags, options, list, launched);
+  }
+};
+
+std::string error_of(std::string_view words, std::int64_t launched = 1) {
+  try {
+    Parsed run(words, launched);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// The only problem's text.
+std::string problem_of(std::string_view words, std::int64_t launched = 1) {
+  const std::string error = error_of(words, launched);
+  const std::string head = "the configuration has a problem:\n  - ";
+  return error.rfind(head, 0) == 0 ? error.substr(head.size()) : error;
+}
+
+TEST(Options, DefaultsAreASmallModelOnStories) {
+  const Parsed run("");
+  const TrainOptions& o = run.options;
+  EXPECT_EQ(o.model.pattern, default_pattern);
+  EXPECT_EQ(o.model.ffn_hidden_size, 4 * o.model.hidden_size);
+  EXPECT_EQ(o.model.kv_channels * o.model.num_attention_heads, o.model.hidden_size);
+  EXPECT_EQ(o.model.num_query_groups, o.model.num_attention_heads);
+  EXPECT_EQ(o.model.num_experts, 8);
+  EXPECT_EQ(o.batch.global_batch_size, o.batch.micro_batch_size);
+  EXPECT_GT(o.data.stories, 0);
+  EXPECT_EQ(o.data.tokenizer_type, "ByteTokenizer");
+  EXPECT_EQ(o.layout.ranks, 1);
+  EXPECT_EQ(o.dtype, DType::f32);
+  EXPECT_EQ(o.optimizer.adam_beta2, 0.95);
+  EXPECT_EQ(micro_batches(o), 1);
+  EXPECT_TRUE(run.flags.notes().empty());
+
+  const ModelConfig config = model_config(o);
+  EXPECT_FALSE(config.tied_embeddings);
+  EXPECT_FALSE(config.attention.qkv_bias || config.attention.output_bias || config.mlp.bias);
+  EXPECT_TRUE(config.attention.rope.enabled);
+  EXPECT_EQ(config.mlp.activation.kind, ActivationKind::swiglu);
+  EXPECT_EQ(config.vocabulary, 257);
+  EXPECT_EQ(config.padded_vocabulary, 384);
+}
+
+TEST(Options, EveryModelFlagReachesTheModel) {
+  const Parsed run(
+      "--hybrid-layer-pattern [*-][*E] --hidden-size 64 --ffn-hidden-size 96 --num-attention-heads 8 "
+      "--num-query-groups 2 --kv-channels 16 --qk-layernorm --add-qkv-bias --rotary-base 500000 --rotary-percent 0.5 "
+      "--use-rope-scaling --rope-scaling-factor 32 --rotary-interleaved --window-size 128 --norm-epsilon 1e-6 "
+      "--apply-layernorm-1p --squared-relu --tie-embeddings --init-method-std 0.01 --max-position-embeddings 4096 "
+      "--num-experts 16 --moe-ffn-hidden-size 48 --moe-router-topk 4 --moe-router-score-function sigmoid "
+      "--moe-router-num-groups 4 --moe-router-group-topk 2 --moe-router-topk-scaling-factor 2.5 "
+      "--moe-shared-expert-intermediate-size 80 --mock-data --vocab-size 1000 --make-vocab-size-divisible-by 64");
+  const ModelConfig c = model_config(run.options);
+  EXPECT_EQ(c.pattern, "[*-][*E]");
+  EXPECT_EQ(c.hidden, 64);
+  EXPECT_EQ(c.vocabulary, 1001);  // one id ends a document
+  EXPECT_EQ(c.padded_vocabulary, 1024);
+  EXPECT_EQ(c.norm_epsilon, 1e-6);
+  EXPECT_TRUE(c.zero_centred_norms);
+  EXPECT_TRUE(c.tied_embeddings);
+  EXPECT_EQ(c.init_std, 0.01);
+  EXPECT_EQ(c.max_positions, 4096);
+  EXPECT_EQ(c.attention.heads, 8);
+  EXPECT_EQ(c.attention.kv_heads, 2);
+  EXPECT_EQ(c.attention.head_dim, 16);
+  EXPECT_TRUE(c.attention.qkv_bias);
+  EXPECT_FALSE(c.attention.output_bias);
+  EXPECT_TRUE(c.attention.qk_norm);
+  EXPECT_EQ(c.attention.window, 128);
+  EXPECT_EQ(c.attention.rope.base, 500000);
+  EXPECT_EQ(c.attention.rope.fraction, 0.5);
+  EXPECT_EQ(c.attention.rope.style, RotaryStyle::interleaved);
+  EXPECT_EQ(c.attention.rope.scaling, RopeSpec::Scaling::llama3);
+  EXPECT_EQ(c.attention.rope.factor, 32);
+  EXPECT_EQ(c.attention.rope.original_positions, 8192);
+  EXPECT_EQ(c.mlp.ffn, 96);
+  EXPECT_EQ(c.mlp.activation.kind, ActivationKind::squared_relu);
+  EXPECT_EQ(c.experts.experts, 16);
+  EXPECT_EQ(c.experts.ffn, 48);
+  EXPECT_EQ(c.experts.shared_ffn, 80);
+  EXPECT_EQ(c.experts.activation.kind, ActivationKind::squared_relu);
+  EXPECT_EQ(c.experts.router.score, RouterSpec::Score::sigmoid);
+  EXPECT_EQ(c.experts.router.k, 4);
+  EXPECT_EQ(c.experts.router.groups, 4);
+  EXPECT_EQ(c.experts.router.keep_groups, 2);
+  EXPECT_EQ(c.experts.router.group_best, 2);
+  EXPECT_EQ(c.experts.router.scaling, 2.5);
+  EXPECT_TRUE(c.experts.router.normalise);
+}
+
+TEST(Options, Routers) {
+  const auto router = [](const char* words) { return model_config(Parsed(words).options).experts.router; };
+  EXPECT_TRUE(router("").choose_first);
+  EXPECT_FALSE(router("").normalise);
+  EXPECT_FALSE(router("--moe-router-pre-softmax").choose_first);
+  EXPECT_FALSE(router("--moe-router-pre-softmax").normalise);
+  EXPECT_TRUE(router("--moe-router-pre-softmax --moe-router-norm-topk").normalise);
+  EXPECT_TRUE(router("--moe-router-score-function sigmoid").normalise);
+  EXPECT_FALSE(router("--moe-router-score-function sigmoid --moe-router-topk 1").normalise);
+  EXPECT_FALSE(router("--moe-router-score-function sigmoid --no-moe-router-norm-topk").normalise);
+}
+
+TEST(Options, MegatronsSpellings) {
+  const Parsed run(
+      "--hybrid-override-pattern *- --group-query-attention --disable-bias-linear --swiglu --bf16 "
+      "--untie-embeddings-and-output-weights --normalization RMSNorm --position-embedding-type rope");
+  EXPECT_EQ(run.options.model.pattern, "*-");
+  EXPECT_EQ(run.options.model.num_query_groups, 1);
+  EXPECT_EQ(precision_of(run.options).compute, DType::bf16);
+  EXPECT_EQ(run.flags.notes(), (std::vector<std::string>{"--normalization RMSNorm: The only norm."}));
+  EXPECT_EQ(Parsed("--fp64").options.dtype, DType::f64);
+  EXPECT_FALSE(Parsed("--no-rope").options.model.rope);
+  EXPECT_EQ(model_config(Parsed("--pattern *- --add-bias-linear").options).attention.output_bias, true);
+  EXPECT_EQ(Parsed("--window-size 127,0").options.model.window_size, 128);
+  EXPECT_EQ(Parsed("--window-size -1,0").options.model.window_size, 0);
+}
+
+TEST(Options, LayersWithoutAPattern) {
+  EXPECT_EQ(Parsed("--num-layers 2").options.model.pattern, "[*-][*-]");
+  EXPECT_EQ(Parsed("--num-layers 2 --num-experts 4").options.model.pattern, "[*E][*E]");
+  EXPECT_EQ(Parsed("--num-layers 2 --pattern [*-][*-]").options.model.pattern, "[*-][*-]");
+  EXPECT_EQ(Parsed("--num-layers 4 --pattern *-*-").options.model.pattern, "*-*-");
+  EXPECT_EQ(problem_of("--num-layers 3 --pattern *-*-"),
+            "--num-layers 3: the pattern '*-*-' has 4 symbols in 4 layers; leave --num-layers out");
+}
+
+TEST(Options, ForeignFlagsThatAskForNothing) {
+  const Parsed run(
+      "--use-mcore-models --transformer-impl local --no-gradient-accumulation-fusion --moe-grouped-gemm "
+      "--moe-permute-fusion --use-flash-attn --num-workers 2 --distributed-backend nccl --attention-softmax-in-fp32 "
+      "--no-masked-softmax-fusion --manual-gc --attention-dropout 0.0 --hidden-dropout 0 --optimizer adam "
+      "--moe-router-dtype fp32 --moe-layer-freq 1 --moe-token-dispatcher-type alltoall");
+  EXPECT_EQ(run.flags.notes().size(), 17u);
+  EXPECT_EQ(run.flags.notes()[1], "--transformer-impl local: Weft has one implementation.");
+}
+
+TEST(Options, ForeignFlagsThatAreRefused) {
+  EXPECT_EQ(error_of("--normalization LayerNorm"),
+            "--normalization LayerNorm: Weft has RMSNorm only; use --normalization RMSNorm or leave the flag out");
+  EXPECT_EQ(error_of("--hidden-dropout 0.1"), "--hidden-dropout 0.1: Weft has no dropout; use 0 or leave the flag out");
+  EXPECT_EQ(error_of("--attention-dropout x"), "--attention-dropout x: 'x' is not a number");
+  EXPECT_EQ(error_of("--position-embedding-type learned_absolute"),
+            "--position-embedding-type learned_absolute: Weft has no learned positions; choose one of rope, none");
+  EXPECT_EQ(error_of("--fp16"), "--fp16: Weft does not train in fp16, whose range needs loss scaling; use --bf16");
+  EXPECT_EQ(error_of("--optimizer sgd"),
+            "--optimizer sgd: Weft has AdamW only; use --optimizer adam or leave the flag out");
+  EXPECT_EQ(error_of("--moe-layer-freq ([0]*3+[1]*58)"),
+            "--moe-layer-freq ([0]*3+[1]*58): say which layers hold experts by --pattern: [*-] is a dense layer, [*E] "
+            "one with experts");
+  EXPECT_EQ(error_of("--moe-router-score-function sqrtsoftplus"),
+            "--moe-router-score-function sqrtsoftplus: Weft has no such score; choose one of softmax, sigmoid");
+}
+
+TEST(Options, ContradictingSpellings) {
+  EXPECT_EQ(error_of("--bf16 --fp64"),
+            "--dtype is given twice with different values: bf16 (--bf16) and f64 (--fp64); keep one");
+  EXPECT_EQ(error_of("--swiglu --gelu"),
+            "--activation is given twice with different values: swiglu (--swiglu) and gelu (--gelu); keep one");
+  EXPECT_EQ(error_of("--tie-embeddings --untie-embeddings-and-output-weights"),
+            "--tie-embeddings is given twice with different values: true and false "
+            "(--untie-embeddings-and-output-weights); keep one");
+}
+
+TEST(Options, WindowsThatCannotBe) {
+  EXPECT_EQ(error_of("--window-size 128,5"),
+            "--window-size 128,5: attention is causal, so no key behind a query is seen");
+  EXPECT_EQ(error_of("--window-size 0"), "--window-size: 0 is out of range; it must be at least 1");
+  EXPECT_EQ(error_of("--window-size a"), "--window-size: 'a' is neither N nor BEFORE,0");
+  EXPECT_EQ(error_of("--window-size 1,2,3"), "--window-size: '1,2,3' is neither N nor BEFORE,0");
+}
+
+TEST(Options, AttentionThatDoesNotDivide) {
+  EXPECT_EQ(problem_of("--hidden-size 64 --num-attention-heads 7"),
+            "--num-attention-heads 7: must divide --hidden-size 64; use --hidden-size 63 or 70, or set --kv-channels");
+  EXPECT_EQ(problem_of("--hidden-size 64 --num-attention-heads 7 --kv-channels 8"), "no error");
+  EXPECT_EQ(problem_of("--num-attention-heads 4 --num-query-groups 3"),
+            "--num-query-groups 3: must divide --num-attention-heads 4; use a divisor of it");
+  EXPECT_EQ(problem_of("--kv-channels 10 --rotary-percent 0.5"),
+            "--rotary-percent 0.5: 5 of the 10 elements of a head would turn, and that must be an even number");
+  EXPECT_EQ(problem_of("--kv-channels 10 --rotary-percent 0.5 --no-rope"), "no error");
+  EXPECT_EQ(problem_of("--max-position-embeddings 16 --seq-length 32"),
+            "--max-position-embeddings 16: is below --seq-length 32; raise it");
+}
+
+TEST(Options, ExpertsThatCannotBe) {
+  EXPECT_EQ(problem_of("--num-experts 4 --moe-router-topk 5"),
+            "--moe-router-topk 5: must not exceed --num-experts 4; choose fewer, or have more experts");
+  EXPECT_EQ(problem_of("--moe-router-topk 1"),
+            "--moe-router-topk 1: the softmax of one chosen expert is always 1, so the router would not learn; add "
+            "--moe-router-pre-softmax");
+  EXPECT_EQ(problem_of("--moe-router-topk 1 --moe-router-pre-softmax"), "no error");
+  EXPECT_EQ(problem_of("--no-moe-router-norm-topk"),
+            "--no-moe-router-norm-topk: the softmax over the chosen always sums to one; add --moe-router-pre-softmax, "
+            "or leave the flag out");
+  EXPECT_EQ(problem_of("--moe-router-score-function sigmoid --moe-router-pre-softmax"),
+            "--moe-router-pre-softmax: there is no softmax with sigmoid scores; leave one of the two out");
+  EXPECT_EQ(problem_of("--add-bias-linear"),
+            "--add-bias-linear: experts have no biases; use --add-qkv-bias, or a pattern without E");
+  EXPECT_EQ(problem_of("--pattern *- --num-experts 4"),
+            "--num-experts 4: the pattern '*-' has no E; write [*E] layers, or leave it out");
+  EXPECT_EQ(problem_of("--moe-router-num-groups 3 --moe-router-group-topk 1"),
+            "--moe-router-num-groups 3: must divide --num-experts 8");
+  EXPECT_EQ(problem_of("--moe-router-num-groups 2"), "--moe-router-num-groups 2: needs --moe-router-group-topk too");
+  EXPECT_EQ(problem_of("--moe-router-group-topk 2"), "--moe-router-group-topk 2: needs --moe-router-num-groups too");
+  EXPECT_EQ(problem_of("--moe-router-topk 4 --moe-router-num-groups 8 --moe-router-group-topk 2"),
+            "--moe-router-topk 4: the 2 kept groups hold only 2 experts; keep more groups");
+  EXPECT_EQ(problem_of("--moe-router-topk 6 --moe-router-num-groups 2 --moe-router-group-topk 3"),
+            "--moe-router-group-topk 3: must not exceed --moe-router-num-groups 2");
+  EXPECT_EQ(problem_of("--moe-router-topk 3 --moe-router-num-groups 2 --moe-router-group-topk 2"),
+            "--moe-router-group-topk 2: must divide --moe-router-topk 3");
+}
+
+TEST(Options, PatternMistakesKeepTheirCaretLine) {
+  const std::string problem = problem_of("--pattern [*-][E*] --min-lr 1");
+  EXPECT_NE(problem.find("the configuration has 2 problems:\n  - --pattern: "), std::string::npos) << problem;
+  EXPECT_NE(problem.find("      [*-][E*]\n"), std::string::npos) << problem;
+  EXPECT_NE(problem.find("\n  - --min-lr 1: is above --lr 0.001; lower it"), std::string::npos) << problem;
+}
+
+TEST(Options, BatchesThatDoNotDivide) {
+  EXPECT_EQ(
+      problem_of("--micro-batch-size 4 --global-batch-size 14"),
+      "--global-batch-size 14: must be a multiple of --micro-batch-size x data-parallel ranks = 4 x 1 = 4; use 12 "
+      "or 16");
+  EXPECT_EQ(problem_of("--micro-batch-size 4 --global-batch-size 2"),
+            "--global-batch-size 2: must be a multiple of --micro-batch-size x data-parallel ranks = 4 x 1 = 4; use 4");
+  EXPECT_EQ(error_of("--seq-length 0"), "--seq-length: 0 is out of range; it must be at least 1");
+  EXPECT_EQ(problem_of("--train-iters 7 --train-samples 32 --global-batch-size 16"),
+            "--train-iters 7: contradicts --train-samples 32; keep one of the two");
+  EXPECT_EQ(problem_of("--train-samples 3"), "--train-samples 3: is less than one step of --global-batch-size 4");
+  const Parsed run("--micro-batch-size 2 --global-batch-size 8 --train-samples 100");
+  EXPECT_EQ(micro_batches(run.options), 4);
+  EXPECT_EQ(run.options.batch.train_iters, 12);
+}
+
+TEST(Options, Layouts) {
+  const Parsed run("--ranks 8 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --micro-batch-size 3");
+  EXPECT_EQ(run.options.layout.data_parallel_size(), 2);
+  EXPECT_EQ(run.options.batch.global_batch_size, 6);
+  EXPECT_EQ(Parsed("", 4).options.layout.ranks, 4);
+  EXPECT_EQ(problem_of("--ranks 2", 4), "--ranks 2: the launcher started 4 processes; leave --ranks out");
+  EXPECT_EQ(problem_of("--ranks 6 --tensor-model-parallel-size 2 --context-parallel-size 2"),
+            "--ranks 6: must be a multiple of tensor x context x pipeline sizes = 2 x 2 x 1 = 4; use 4 or 8");
+  EXPECT_EQ(problem_of("--ranks 4 --expert-model-parallel-size 4 --num-experts 6"),
+            "--expert-model-parallel-size 4: must divide --num-experts 6; use --num-experts 4 or 8");
+  EXPECT_EQ(problem_of("--ranks 2 --expert-model-parallel-size 4"),
+            "--expert-model-parallel-size 4: must divide the 2 ranks of a pipeline stage");
+  EXPECT_EQ(problem_of("--ranks 3 --tensor-model-parallel-size 3"),
+            "--make-vocab-size-divisible-by 128: must be a multiple of --tensor-model-parallel-size 3; use 126 or 129");
+  const Parsed stages(
+      "--ranks 2 --pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 1 "
+      "--decoder-last-pipeline-num-layers 3");
+  EXPECT_EQ(split_options(stages.options).pp, 2);
+  EXPECT_EQ(split_options(stages.options).first_stage_layers, 1);
+  EXPECT_EQ(split_options(stages.options).last_stage_layers, 3);
+  EXPECT_FALSE(split_options(Parsed("").options).first_stage_layers.has_value());
+}
+
+TEST(Options, DataSources) {
+  EXPECT_EQ(Parsed("--stories").options.data.stories, 4000000);
+  EXPECT_EQ(Parsed("--stories 1000").options.data.stories, 1000);
+  EXPECT_EQ(Parsed("--mock-data").options.data.stories, 0);
+  EXPECT_EQ(Parsed("--data-path 0.3 a 0.7 b").options.data.data_path.size(), 4u);
+  EXPECT_EQ(problem_of("--mock-data --text a.txt"), "--mock-data, --text: more than one source of data; keep one");
+  EXPECT_EQ(problem_of("--mock-data --tokenizer-type NullTokenizer"),
+            "--tokenizer-type NullTokenizer: needs --vocab-size");
+  EXPECT_EQ(problem_of("--mock-data --tokenizer-type ByteTokenizer --vocab-size 300"),
+            "--vocab-size 300: ByteTokenizer has a vocabulary of its own; leave one of the two out");
+  EXPECT_EQ(problem_of("--vocab-size 300"),
+            "--tokenizer-type NullTokenizer: stories are text; use ByteTokenizer, or leave out --vocab-size");
+  EXPECT_EQ(
+      error_of("--tokenizer-type ByteTokeniser"),
+      "--tokenizer-type: 'ByteTokeniser' is not one of ByteTokenizer, NullTokenizer; did you mean ByteTokenizer?");
+  EXPECT_NE(problem_of("--mock-data --split 1,x").find("--split: "), std::string::npos);
+}
+
+TEST(Options, ScheduleInSamples) {
+  const Parsed run(
+      "--global-batch-size 8 --train-iters 100 --lr-warmup-iters 10 --lr 2 --min-lr 1 --lr-warmup-init 0.5");
+  const LearningRateSpec spec = learning_rate_spec(run.options);
+  EXPECT_EQ(spec.warmup, 80);
+  EXPECT_EQ(spec.decay, 800);
+  EXPECT_EQ(learning_rate(spec, 0), 0.5);
+  EXPECT_EQ(learning_rate(spec, 80), 2);
+  EXPECT_EQ(learning_rate(spec, 440), 1.5);  // half of the decay
+  EXPECT_EQ(learning_rate(spec, 800), 1);
+
+  const LearningRateSpec fraction =
+      learning_rate_spec(Parsed("--train-iters 50 --lr-decay-iters 40 --lr-warmup-fraction 0.25").options);
+  EXPECT_EQ(fraction.decay, 160);
+  EXPECT_EQ(fraction.warmup, 40);
+
+  const LearningRateSpec samples = learning_rate_spec(
+      Parsed("--train-samples 1002 --lr-warmup-samples 10 --lr-decay-style WSD --lr-wsd-decay-samples 50 "
+             "--lr-wsd-decay-style minus_sqrt")
+          .options);
+  EXPECT_EQ(samples.decay, 1002);
+  EXPECT_EQ(samples.warmup, 10);
+  EXPECT_EQ(samples.wsd, 50);
+  EXPECT_EQ(samples.style, DecayStyle::wsd);
+  EXPECT_EQ(samples.wsd_style, WsdStyle::minus_sqrt);
+
+  const WeightDecaySpec decay = weight_decay_spec(
+      Parsed("--train-iters 10 --start-weight-decay 0.1 --end-weight-decay 0.3 --weight-decay-incr-style cosine")
+          .options);
+  EXPECT_EQ(decay.start, 0.1);
+  EXPECT_EQ(decay.end, 0.3);
+  EXPECT_EQ(decay.length, 40);
+  EXPECT_EQ(weight_decay(weight_decay_spec(Parsed("--weight-decay 0.2").options), 17), 0.2);
+}
+
+TEST(Options, SchedulesThatCannotBe) {
+  EXPECT_EQ(problem_of("--lr 1e-4 --min-lr 1e-3"), "--min-lr 0.001: is above --lr 0.0001; lower it");
+  EXPECT_EQ(problem_of("--lr-warmup-init 1"), "--lr-warmup-init 1: is above --lr 0.001; lower it");
+  EXPECT_EQ(problem_of("--train-iters 10 --lr-warmup-iters 10"),
+            "--lr-warmup-iters 10: the warm-up of 40 samples must end before the decay of 40 samples; shorten it, or "
+            "set --lr-decay-iters");
+  EXPECT_EQ(problem_of("--lr-warmup-fraction 0.1 --lr-warmup-iters 10"),
+            "--lr-warmup-fraction 0.1: the length of the warm-up is also given otherwise; keep one");
+  EXPECT_EQ(problem_of("--lr-decay-iters 10 --lr-decay-samples 40"),
+            "--lr-decay-iters 10: --lr-decay-samples 40 says the same in samples; keep one of the two");
+  EXPECT_EQ(problem_of("--lr-decay-style WSD"), "--lr-decay-style WSD: needs --lr-wsd-decay-iters");
+  EXPECT_EQ(problem_of("--lr-wsd-decay-iters 5"),
+            "--lr-wsd-decay-iters 5: only --lr-decay-style WSD has it; leave it out");
+  EXPECT_EQ(problem_of("--train-iters 10 --lr-decay-style WSD --lr-warmup-iters 6 --lr-wsd-decay-iters 5"),
+            "--lr-wsd-decay-iters 5: warm-up and last part, 24 + 20 samples, must fit into the decay of 40; shorten "
+            "them");
+  EXPECT_EQ(problem_of("--weight-decay-incr-style linear"),
+            "--weight-decay-incr-style linear: needs --start-weight-decay and --end-weight-decay");
+  EXPECT_EQ(problem_of("--start-weight-decay 0.1"),
+            "--weight-decay-incr-style constant: --start-weight-decay 0.1 and --end-weight-decay 0.01 differ from "
+            "--weight-decay 0.01; leave them out, or use linear or cosine");
+  EXPECT_EQ(problem_of("--start-weight-decay 0.2 --end-weight-decay 0.1 --weight-decay-incr-style linear"),
+            "--end-weight-decay 0.1: is below --start-weight-decay 0.2; raise it");
+  EXPECT_EQ(error_of("--adam-beta2 1"), "--adam-beta2: 1 is out of range; it must be at least 0 and below 1");
+}
+
+TEST(Options, AllProblemsAreReportedAtOnce) {
+  EXPECT_EQ(error_of("--hidden-size 30 --num-experts 1 --global-batch-size 5 --min-lr 1 --mock-data --text a"),
+            "the configuration has 5 problems:\n"
+            "  - --num-attention-heads 4: must divide --hidden-size 30; use --hidden-size 28 or 32, or set "
+            "--kv-channels\n"
+            "  - --moe-router-topk 2: must not exceed --num-experts 1; choose fewer, or have more experts\n"
+            "  - --global-batch-size 5: must be a multiple of --micro-batch-size x data-parallel ranks = 4 x 1 = 4; "
+            "use 4 or 8\n"
+            "  - --mock-data, --text: more than one source of data; keep one\n"
+            "  - --min-lr 1: is above --lr 0.001; lower it");
+}
+
+TEST(Options, SizesSetInCodeAreCheckedToo) {
+  TrainOptions options;
+  options.model.hidden_size = 0;
+  options.batch.micro_batch_size = 0;
+  resolve(options);
+  const std::vector<std::string> problems = find_problems(options);
+  EXPECT_NE(std::find(problems.begin(), problems.end(), "--hidden-size 0: must be at least 1"), problems.end());
+  EXPECT_NE(std::find(problems.begin(), problems.end(), "--micro-batch-size 0: must be at least 1"), problems.end());
+  TrainOptions layout;
+  layout.layout.pipeline_model_parallel_size = 0;
+  resolve(layout);
+  EXPECT_EQ(find_problems(layout), (std::vector<std::string>{"--pipeline-model-parallel-size 0: must be at least 1"}));
+}
+
+TEST(Options, AHuggingFaceDirectorySaysTheModel) {
+  const Parsed run("--hf some/dir --lr 1e-4");
+  EXPECT_TRUE(run.options.model.pattern.empty());
+  EXPECT_EQ(problem_of("--hf some/dir --hidden-size 64"),
+            "--hidden-size 64: the model is that of --hf some/dir; leave the flag out");
+  EXPECT_THROW(model_config(run.options), BugError);
+}
+
+TEST(Options, ExplainNeedsNoCorrectConfiguration) {
+  const Parsed run("--hidden-size 30 --explain kv-channels --explain ffn_hidden_size");
+  EXPECT_EQ(run.options.explain.size(), 2u);
+  EXPECT_NE(
+      run.flags.explain("ffn_hidden_size").find("--ffn-hidden-size = 120\n  from      derived: 4 x hidden-size\n"),
+      std::string::npos);
+}
+
+TEST(Options, DumpSaysDerivedValues) {
+  const std::string dump = Parsed("--hidden-size 64").flags.dump();
+  EXPECT_NE(dump.find("  kv_channels ..................................... 16\n"), std::string::npos) << dump;
+  EXPECT_NE(dump.find("  window_size ..................................... all keys before it\n"), std::string::npos)
+      << dump;
+  EXPECT_NE(dump.find("  pattern ......................................... [*-][*E][*E][*E]\n"), std::string::npos);
+}
+
+TEST(Options, HelpHasSectionsAndChecksNothing) {
+  const Parsed run("--help --hidden-size 0");
+  EXPECT_TRUE(run.flags.help_wanted());
+  for (const char* section :
+       {"\nModel\n", "\nAttention\n", "\nExperts\n", "\nOptimizer\n", "\nRefused from Megatron\n"})
+    EXPECT_NE(run.flags.help().find(section), std::string::npos) << section;
+}
+
+TEST(Options, AConfigFileAndTheCommandLine) {
+  const auto file = std::filesystem::path(testing::TempDir()) / fmt::format("weft-options-{}.toml", getpid());
+  std::ofstream(file)
+      << "bf16 = true\nstories = true\n[model]\npattern = '[*-]'\nhidden_size = 64\n[optimizer]\nlr = 1e-2\n";
+  const Parsed run("--lr 0.5 --config " + file.string());
+  std::filesystem::remove(file);
+  EXPECT_EQ(run.options.model.pattern, "[*-]");
+  EXPECT_EQ(run.options.dtype, DType::bf16);
+  EXPECT_EQ(run.options.optimizer.lr, 0.5);
+  EXPECT_EQ(run.options.data.stories, 4000000);
+  EXPECT_EQ(run.flags.flag("--hidden-size").origin.text(), file.string() + ":5");
+}
+
+// To renew it: WEFT_UPDATE=1 train_test --gtest_filter=Options.DocumentationIsUpToDate
+TEST(Options, DocumentationIsUpToDate) {
+  const std::string file = std::string(WEFT_SOURCE_DIR) + "/docs/options.md";
+  if (std::getenv("WEFT_UPDATE")) std::ofstream(file) << options_markdown();
+  std::ifstream stream(file);
+  const std::string text((std::istreambuf_iterator<char>(stream)), {});
+  EXPECT_EQ(text, options_markdown());
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,228 @@
+#include "weft/train/toml.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "weft/base/error.h"
+
+namespace weft {
+namespace {
+
+struct Fixture {
+  std::int64_t hidden = 128;
+  double lr = 0.001;
+  bool fast = true;
+  std::string name, dtype = "f32";
+  std::vector<std::string> paths, config;
+  FlagTable flags{"weft test"};
+
+  Fixture() {
+    flags.add("--hidden-size", hidden, "N", "Width.").at_least(1);
+    flags.add("--lr", lr, "X", "Rate.");
+    flags.add("--fast", fast, "Be fast.").negation("--slow");
+    flags.add("--name", name, "TEXT", "A name.");
+    flags.add("--data-path", paths, "PREFIX", "Files.");
+    flags.choice("--dtype", dtype, {{"f32", std::string("f32")}, {"bf16", std::string("bf16")}}, "Type.")
+        .means("--bf16", "bf16");
+    flags.add("--config", config, "FILE", "A file.").each().only_on_command_line();
+    flags.accept("--legacy", "", "Nothing to do.");
+    flags.refuse("--fp16", "", "use --bf16");
+  }
+
+  void read(const std::string& text) { flags.apply(parse_toml(text, "run.toml")); }
+
+  std::string error(const std::string& text) {
+    try {
+      read(text);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+};
+
+TEST(Toml, NamesAreThoseOfTheFlags) {
+  Fixture f;
+  f.read(
+      "lr = 2\nname = 'a b'\n[model]\nhidden_size = 64\n[model.deep]\nfast = false\nbf16 = true\n"
+      "[data]\ndata-path = [0.25, \"a\", 1, \"b\"]\n");
+  EXPECT_EQ(f.hidden, 64);
+  EXPECT_EQ(f.lr, 2);
+  EXPECT_FALSE(f.fast);
+  EXPECT_EQ(f.name, "a b");
+  EXPECT_EQ(f.dtype, "bf16");
+  EXPECT_EQ(f.paths, (std::vector<std::string>{"0.25", "a", "1", "b"}));
+  EXPECT_EQ(f.flags.flag("hidden-size").origin.text(), "run.toml:4");
+}
+
+TEST(Toml, RealNumbersKeepAllTheirDigits) {
+  Fixture f;
+  f.read("lr = 0.1234567890123456789\n");
+  EXPECT_EQ(f.lr, 0.1234567890123456789);
+}
+
+TEST(Toml, SwitchesMayBeWrittenEitherWay) {
+  Fixture f;
+  f.read("slow = false\n");
+  EXPECT_TRUE(f.fast);
+  Fixture g;
+  g.read("slow = true\n");
+  EXPECT_FALSE(g.fast);
+}
+
+TEST(Toml, UnknownKeysPointAndSuggest) {
+  EXPECT_EQ(Fixture().error("[model]\n  hiden-size = 64\n"),
+            "run.toml:2:3: unknown key hiden-size; did you mean --hidden-size?\n"
+            "    hiden-size = 64\n"
+            "    ^");
+}
+
+TEST(Toml, WrongValuesPointAtTheValue) {
+  EXPECT_EQ(Fixture().error("hidden-size = \"64\"\n"),
+            "run.toml:1:15: --hidden-size: wants a whole number, got the text '64'\n"
+            "  hidden-size = \"64\"\n"
+            "                ^");
+  EXPECT_EQ(Fixture().error("hidden-size = 1.5"),
+            "run.toml:1:15: --hidden-size: wants a whole number, got 1.5\n"
+            "  hidden-size = 1.5\n"
+            "                ^");
+  EXPECT_EQ(Fixture().error("\n\nhidden-size = 0 # none"),
+            "run.toml:3:15: --hidden-size: 0 is out of range; it must be at least 1\n"
+            "  hidden-size = 0 # none\n"
+            "                ^");
+  EXPECT_EQ(Fixture().error("fast = 1"),
+            "run.toml:1:8: --fast wants true or false\n"
+            "  fast = 1\n"
+            "         ^");
+  EXPECT_EQ(Fixture().error("name = [1]"),
+            "run.toml:1:8: --name: wants a text, got a list\n"
+            "  name = [1]\n"
+            "         ^");
+  EXPECT_EQ(Fixture().error("lr = true"),
+            "run.toml:1:6: --lr: wants a number, got true\n"
+            "  lr = true\n"
+            "       ^");
+  EXPECT_EQ(Fixture().error("dtype = 'f16'"),
+            "run.toml:1:9: --dtype: 'f16' is not one of f32, bf16; did you mean bf16?\n"
+            "  dtype = 'f16'\n"
+            "          ^");
+  EXPECT_EQ(Fixture().error("bf16 = false"),
+            "run.toml:1:8: bf16 = false does not say what instead; set dtype\n"
+            "  bf16 = false\n"
+            "         ^");
+  EXPECT_EQ(Fixture().error("lr = 1979-05-27"),
+            "run.toml:1:6: lr: a value is a text, a number, true, false or a list of these\n"
+            "  lr = 1979-05-27\n"
+            "       ^");
+  EXPECT_EQ(Fixture().error("lr = nan"),
+            "run.toml:1:6: --lr: 'nan' is not a finite number\n"
+            "  lr = nan\n"
+            "       ^");
+}
+
+TEST(Toml, CaretsCountCharactersNotBytes) {
+  EXPECT_EQ(Fixture().error("names.\"\xc3\xa9\xc3\xa9\".hidden-size = 0"),
+            "run.toml:1:26: --hidden-size: 0 is out of range; it must be at least 1\n"
+            "  names.\"\xc3\xa9\xc3\xa9\".hidden-size = 0\n"
+            "                           ^");
+}
+
+TEST(Toml, BrokenSyntaxPointsAtTheCharacter) {
+  const std::string error = Fixture().error("lr = 1\nhidden-size = \n");
+  EXPECT_EQ(error.rfind("run.toml:2:", 0), 0u) << error;
+  EXPECT_NE(error.find("\n  hidden-size = \n"), std::string::npos) << error;
+  EXPECT_EQ(error.back(), '^') << error;
+  EXPECT_EQ(Fixture().error("lr = 1\nlr = 2\n").rfind("run.toml:2:", 0), 0u);
+}
+
+TEST(Toml, OneValueInTwoSectionsIsAContradiction) {
+  EXPECT_EQ(Fixture().error("[a]\nhidden-size = 1\n[b]\nhidden-size = 2\n"),
+            "run.toml:4:15: --hidden-size is given twice with different values: 1 (run.toml:2) and 2 (run.toml:4); "
+            "keep one\n"
+            "  hidden-size = 2\n"
+            "                ^");
+}
+
+TEST(Toml, ForeignFlags) {
+  Fixture f;
+  f.read("legacy = true\nfp16 = false\n");
+  EXPECT_EQ(f.flags.notes(), (std::vector<std::string>{"--legacy: Nothing to do."}));
+  EXPECT_EQ(f.error("fp16 = true"),
+            "run.toml:1:8: --fp16: use --bf16\n"
+            "  fp16 = true\n"
+            "         ^");
+}
+
+TEST(Toml, FilesDoNotNameFiles) {
+  EXPECT_EQ(Fixture().error("config = 'other.toml'"),
+            "run.toml:1:1: config stands only on the command line, not in a file\n"
+            "  config = 'other.toml'\n"
+            "  ^");
+}
+
+class TomlFiles : public testing::Test {
+ protected:
+  std::string write(const std::string& name, const std::string& text) {
+    const auto file = folder_ / name;
+    std::ofstream(file) << text;
+    return file.string();
+  }
+  void SetUp() override {
+    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = std::filesystem::path(testing::TempDir()) / fmt::format("weft-toml-{}-{}", test->name(), getpid());
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(TomlFiles, TheCommandLineWinsWhereverItStands) {
+  const std::string file = write("a.toml", "hidden-size = 64\nlr = 0.5\ndata-path = ['x', 'y']\n");
+  for (const bool before : {true, false}) {
+    Fixture f;
+    std::vector<std::string> words = {"--hidden-size", "32", "--data-path", "z"};
+    words.insert(before ? words.begin() : words.end(), {"--config", file});
+    parse_flags(f.flags, words);
+    EXPECT_EQ(f.hidden, 32);
+    EXPECT_EQ(f.lr, 0.5);
+    EXPECT_EQ(f.paths, (std::vector<std::string>{"z"}));
+  }
+}
+
+TEST_F(TomlFiles, AMistakeInAFileIsReportedThoughTheCommandLineWins) {
+  const std::string file = write("a.toml", "hidden-size = 'x'\n");
+  Fixture f;
+  EXPECT_THROW(parse_flags(f.flags, std::vector<std::string>{"--config", file, "--hidden-size", "32"}), UserError);
+}
+
+TEST_F(TomlFiles, TwoFilesMustAgree) {
+  const std::string a = write("a.toml", "hidden-size = 64\n"), b = write("b.toml", "hidden-size = 32\nlr = 1\n");
+  Fixture f;
+  try {
+    parse_flags(f.flags, std::vector<std::string>{"--config", a, "--config", b});
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(
+        std::string(error.what()).find("given twice with different values: 64 (" + a + ":1) and 32 (" + b + ":1)"),
+        std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(TomlFiles, AMissingFileIsNamed) {
+  Fixture f;
+  try {
+    parse_flags(f.flags, std::vector<std::string>{"--config", (folder_ / "none.toml").string()});
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("none.toml"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace weft

@@ -22,6 +22,8 @@ nlohmann::json parse_strict_json(std::string_view text, const std::string& where
     }
     return true;
   };
+  // The parser takes a zero byte for the end, whatever follows it.
+  if (text.find('\0') != std::string_view::npos) throw UserError("{}: not valid JSON: holds a zero byte", where);
   try {
     return json::parse(text.begin(), text.end(), check);
   } catch (const json::exception& e) {

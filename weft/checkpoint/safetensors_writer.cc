@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <set>
 #include <span>
+#include <utility>
 
 #include <fcntl.h>
 #include <nlohmann/json.hpp>
@@ -59,19 +61,23 @@ std::size_t bytes_of(const TensorToWrite& tensor) {
   return static_cast<std::size_t>(tensor.shape.elements()) * static_cast<std::size_t>(bits_of(tensor.type)) / 8;
 }
 
+// Built by hand to have the keys in the order in which the reference writer has them.
 std::string header_of(const std::vector<TensorToWrite>& tensors, const std::map<std::string, std::string>& metadata) {
-  nlohmann::json header;
-  if (!metadata.empty()) header["__metadata__"] = metadata;
+  std::string text = "{";
+  if (!metadata.empty()) text += fmt::format("\"__metadata__\":{},", nlohmann::json(metadata).dump());
+  std::set<std::string_view> names = {"__metadata__"};
   std::size_t at = 0;
   for (const TensorToWrite& tensor : tensors) {
-    nlohmann::json shape = nlohmann::json::array();
-    for (int i = 0; i < tensor.shape.dims(); ++i) shape.push_back(tensor.shape[i]);
+    WEFT_CHECK(names.insert(tensor.name).second, "two tensors named '{}'", tensor.name);
+    std::string shape;
+    for (int i = 0; i < tensor.shape.dims(); ++i) shape += fmt::format("{}{}", i > 0 ? "," : "", tensor.shape[i]);
     const std::size_t end = at + bytes_of(tensor);
-    WEFT_CHECK(tensor.name != "__metadata__" && !header.contains(tensor.name), "tensor {} twice", tensor.name);
-    header[tensor.name] = {{"dtype", name_of(tensor.type)}, {"shape", shape}, {"data_offsets", {at, end}}};
+    text += fmt::format("{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}},",
+                        nlohmann::json(tensor.name).dump(), name_of(tensor.type), shape, at, end);
     at = end;
   }
-  std::string text = header.is_null() ? "{}" : header.dump();
+  if (text.back() == ',') text.pop_back();
+  text += '}';
   text.resize((text.size() + 7) / 8 * 8, ' ');
   return text;
 }

@@ -1,0 +1,36 @@
+// Which rank am I, of how many? From the command line, or from what a launcher put into the environment. The first that
+// applies: --rank and --world-size; RANK and WORLD_SIZE (torchrun); OMPI_COMM_WORLD_*; PMI_* (MPICH, Intel MPI);
+// SLURM_* inside a step (an sbatch script without srun is one process); otherwise a process of its own.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace weft {
+
+struct Launch {
+  enum class By : unsigned char { itself, options, torchrun, open_mpi, pmi, slurm };
+  By by = By::itself;
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;  // among the ranks of this machine
+  int local_size = 1;
+  bool mpi = false;  // an MPI launcher started these very ranks, so MPI can connect them
+
+  std::string text() const;  // "rank 2 of 4, started by mpirun (Open MPI)"
+};
+
+struct LaunchOptions {
+  std::optional<int> rank;        // --rank
+  std::optional<int> world_size;  // --world-size
+};
+
+// The value of an environment variable, or null.
+using Environment = std::function<const char*(const char*)>;
+Environment process_environment();
+
+// UserError when variables contradict each other or hold no numbers.
+Launch find_launch(const Environment& environment, const LaunchOptions& options = {});
+
+}  // namespace weft

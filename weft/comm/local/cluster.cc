@@ -1,0 +1,89 @@
+#include "weft/comm/local/cluster.h"
+
+#include <exception>
+#include <thread>
+
+#include "weft/base/error.h"
+#include "weft/comm/local/communicator.h"
+#include "weft/comm/local/state.h"
+
+namespace weft {
+
+namespace {
+
+class LocalWorld : public World {
+ public:
+  LocalWorld(std::shared_ptr<LocalState> state, RankId rank) : state_(std::move(state)), rank_(rank) {}
+
+  RankId rank() const override { return rank_; }
+  int size() const override { return state_->size(); }
+
+  std::unique_ptr<Communicator> make_group(std::span<const RankId> members, const std::string& name) override {
+    const int index = index_in_group(members, rank_, size(), name);
+    state_->throw_if_ended();
+    return std::make_unique<LocalCommunicator>(state_, state_->join_group(rank_, members, name), members, index, name);
+  }
+
+  void abort(const std::string& message) override { state_->fail(rank_, message); }
+  void throw_if_ended() const override { state_->throw_if_ended(); }
+  void set_timeout(double seconds) override {
+    WEFT_CHECK(seconds > 0, "a timeout of {} seconds", seconds);
+    state_->set_timeout(rank_, seconds);
+  }
+  void set_status(std::function<std::string()> status) override {
+    state_->standing(rank_).set_status(std::move(status));
+  }
+  std::optional<NetworkStatistics> network_statistics() const override {
+    const Link* link = state_->link(rank_);
+    return link != nullptr ? std::optional(link->statistics()) : std::nullopt;
+  }
+
+ private:
+  std::shared_ptr<LocalState> state_;
+  RankId rank_;
+};
+
+}  // namespace
+
+LocalCluster::LocalCluster(int size, const LocalOptions& options)
+    : state_(std::make_shared<LocalState>(size, options)) {
+  WEFT_CHECK(size >= 1, "a cluster of {} ranks", size);
+  WEFT_CHECK(options.timeout > 0, "a timeout of {} seconds", options.timeout);
+  for (int rank = 0; rank < size; ++rank) worlds_.push_back(std::make_unique<LocalWorld>(state_, RankId(rank)));
+}
+
+LocalCluster::~LocalCluster() = default;
+
+int LocalCluster::size() const { return state_->size(); }
+
+World& LocalCluster::world(RankId rank) {
+  WEFT_CHECK(rank.valid() && rank.value < size(), "there is no rank {} among {}", rank.value, size());
+  return *worlds_[rank.index()];
+}
+
+void LocalCluster::run(const std::function<void(World&)>& body) {
+  std::vector<std::exception_ptr> errors(worlds_.size());
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < worlds_.size(); ++i) {
+    threads.emplace_back([&, i] {
+      World& mine = *worlds_[i];
+      try {
+        body(mine);
+      } catch (const std::exception& error) {
+        errors[i] = std::current_exception();
+        mine.abort(error.what());
+      } catch (...) {
+        errors[i] = std::current_exception();
+        mine.abort("an exception of an unknown type");
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  // The rank that failed first has the reason; the others only heard of it.
+  if (const std::optional<RankId> first = state_->failed_rank())
+    if (errors[first->index()]) std::rethrow_exception(errors[first->index()]);
+  for (const std::exception_ptr& error : errors)
+    if (error) std::rethrow_exception(error);
+}
+
+}  // namespace weft

@@ -1,0 +1,40 @@
+// Ranks as threads of one process. A cluster holds what they share; every rank's thread uses its own world. Collectives
+// copy straight from the peers' buffers once all have come, and return when nobody reads the caller's buffers any more,
+// also when they throw.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "weft/comm/local/network.h"
+#include "weft/comm/world.h"
+
+namespace weft {
+
+struct LocalOptions {
+  double timeout = 600;  // seconds
+  std::optional<EmulatedNetwork> network;
+};
+
+class LocalCluster {
+ public:
+  explicit LocalCluster(int size, const LocalOptions& options = {});
+  ~LocalCluster();
+  LocalCluster(const LocalCluster&) = delete;
+  LocalCluster& operator=(const LocalCluster&) = delete;
+
+  int size() const;
+  World& world(RankId rank);
+
+  // Runs body(world) on a thread for every rank and returns when all have ended. An exception on one rank aborts the
+  // others; the one that came first is thrown again here, as it was. After that the cluster is good for nothing.
+  void run(const std::function<void(World&)>& body);
+
+ private:
+  std::shared_ptr<class LocalState> state_;
+  std::vector<std::unique_ptr<World>> worlds_;
+};
+
+}  // namespace weft

@@ -1,0 +1,59 @@
+// A member's end of a LocalGroup.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "weft/comm/communicator.h"
+#include "weft/comm/local/state.h"
+
+namespace weft {
+
+class LocalCommunicator : public Communicator {
+ public:
+  LocalCommunicator(std::shared_ptr<LocalState> state, std::shared_ptr<LocalGroup> group,
+                    std::span<const RankId> members, int rank, const std::string& name);
+  ~LocalCommunicator() override;
+
+ private:
+  class Reading;
+
+  void do_all_to_all(Stream& stream, DType dtype, const std::byte* send, Counts send_counts, std::byte* receive,
+                     Counts receive_counts) override;
+  void do_all_gather(Stream& stream, DType dtype, const std::byte* send, std::byte* receive, Counts counts) override;
+  void do_reduce_scatter(Stream& stream, DType dtype, const std::byte* send, std::byte* receive, std::int64_t count,
+                         Reduction reduction) override;
+  void do_all_reduce(Stream& stream, DType dtype, const std::byte* send, std::byte* receive, std::int64_t count,
+                     Reduction reduction) override;
+  void do_broadcast(Stream& stream, DType dtype, std::byte* data, std::int64_t count, int root) override;
+  void do_transfer(Stream& stream, std::span<const Transfer> transfers) override;
+  void do_barrier(Stream& stream) override;
+
+  // A collective: meet, check that all came for the same, copy(), meet again so that nobody reads our buffers any more.
+  // sends_here(p) says whose links the emulated network waits for; bytes are those to and from others.
+  template <class Copy, class SendsHere>
+  void collective(const Post& mine, std::int64_t bytes_out, std::int64_t bytes_in, const Copy& copy,
+                  const SendsHere& sends_here);
+  void check_posts() const;
+  void meet();
+  // Until ready(). Past the timeout it ends the run with a report, for which missing() names the members waited for.
+  template <class Ready, class Missing>
+  void wait(const Ready& ready, const Missing& missing);
+  // Before an exception leaves a call: ends the run and waits until no one reads this rank's memory.
+  void leave_by_failure(const char* message);
+  void take_transfers(std::span<const Transfer> transfers, Nanoseconds& through, std::int64_t& bytes_in);
+
+  const Post& post(int peer) const { return group_->members[static_cast<std::size_t>(peer)].post; }
+  RankId self() const { return world_rank(rank()); }
+
+  std::shared_ptr<LocalState> state_;
+  std::shared_ptr<LocalGroup> group_;
+  Link* link_;
+  std::uint64_t meetings_ = 0;
+  std::uint64_t collectives_ = 0;
+  std::vector<const std::byte*> inputs_;  // of reductions
+  std::unique_ptr<Parcel[]> parcels_;     // of transfers: grows to the largest batch
+  std::size_t parcel_capacity_ = 0;
+};
+
+}  // namespace weft

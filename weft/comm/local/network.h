@@ -1,0 +1,54 @@
+// An emulated network between thread ranks: transfers complete at absolute deadlines, and waiting for one uses no
+// processor, so that overlap can be measured on one machine.
+//
+// Every rank has one full-duplex link that all its lanes share. A transfer that can start at time t (all its ranks have
+// come) occupies the outgoing direction for bytes_out / bandwidth, after what was queued there before, and the incoming
+// one for bytes_in / bandwidth likewise. It completes when both are through and the links of those who send here are,
+// plus the latency. The data itself is copied meanwhile, by the waiting thread; where copying is slower than the
+// emulated network, the overshoot shows it.
+#pragma once
+
+#include <atomic>
+#include <limits>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "weft/comm/local/signal.h"
+#include "weft/comm/world.h"
+
+namespace weft {
+
+struct EmulatedNetwork {
+  double latency = 0;                                          // seconds
+  double bandwidth = std::numeric_limits<double>::infinity();  // bytes a second, each way, a rank
+};
+
+// "latency=100us,bandwidth=2GB/s", either part may be left out. Times in ns, us, ms, s; bandwidths in B/s, KB/s, MB/s,
+// GB/s, KiB/s, MiB/s, GiB/s, Mbit/s, Gbit/s. UserError with a caret line.
+EmulatedNetwork parse_network(std::string_view text);
+std::string to_text(const EmulatedNetwork& network);  // in the same form
+
+// The link of one rank. Thread-safe.
+class Link {
+ public:
+  explicit Link(const EmulatedNetwork& network) : network_(network) {}
+
+  struct Times {
+    Nanoseconds out = 0, in = 0;  // when each direction is through
+  };
+  // Queues a transfer that may start at `start`.
+  Times reserve(Nanoseconds start, std::int64_t bytes_out, std::int64_t bytes_in);
+  // Sleeps until `through` + latency, in slices that end early when `ended` is set, and notes how late it woke.
+  void complete(Nanoseconds through, std::int64_t bytes, const std::atomic<bool>& ended);
+  NetworkStatistics statistics() const;
+
+ private:
+  EmulatedNetwork network_;
+  mutable std::mutex mutex_;
+  Nanoseconds out_busy_until_ = 0, in_busy_until_ = 0;
+  std::int64_t transfers_ = 0, bytes_ = 0;
+  double overshoot_sum_ = 0, overshoot_max_ = 0;  // seconds
+};
+
+}  // namespace weft

@@ -1,0 +1,197 @@
+#include "weft/comm/mpi/communicator.h"
+
+#include <cstring>
+#include <numeric>
+
+#include "weft/base/error.h"
+#include "weft/comm/reduce.h"
+
+namespace weft {
+
+namespace {
+
+// Tags stay within the 32767 that every MPI has. Collectives: the round's number and the operation, so that ranks that
+// make different calls never take each other's data. Transfers are matched by order alone.
+constexpr std::uint64_t tag_rounds = 4095;
+constexpr int transfer_tag = 4095 * 8;
+constexpr std::int64_t small_all_reduce = 16 * 1024;  // bytes
+
+std::int64_t width_of(DType dtype) { return static_cast<std::int64_t>(size_of(dtype)); }
+
+std::int64_t sum_before(Counts counts, int peer) {
+  return std::accumulate(counts.begin(), counts.begin() + peer, std::int64_t{0});
+}
+
+void copy_bytes(std::byte* to, const std::byte* from, std::int64_t bytes) {
+  if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
+
+}  // namespace
+
+MpiCommunicator::MpiCommunicator(std::shared_ptr<MpiState> state, MPI_Comm comm, std::span<const RankId> members,
+                                 int rank, const std::string& name)
+    : Communicator(members, rank, name), state_(std::move(state)), comm_(comm), inputs_(members.size()) {
+  state_->standing.add(this);
+}
+
+MpiCommunicator::~MpiCommunicator() {
+  state_->standing.remove(this);
+  // After a failure messages may still be pending in it; the process is about to end anyway.
+  if (!state_->control.ended().load() && !state_->finalized.load()) MPI_Comm_free(&comm_);
+}
+
+void MpiCommunicator::begin_round() {
+  state_->control.throw_if_ended();
+  tag_ = static_cast<int>(rounds_++ % tag_rounds) * 8 + static_cast<int>(operation());
+}
+
+void MpiCommunicator::finish_round() {
+  state_->wait(
+      requests_, [this] { return call_text(); }, [this](int peer) { return world_rank(peer); });
+  if (!requests_.misfit()) return;
+  const MpiRequests::Misfit misfit = *requests_.misfit();
+  const std::string why = count_mismatch(misfit.peer, misfit.sent, rank(), misfit.expected);
+  state_->control.fail(why);
+  requests_.abandon();
+  throw RunError(why);
+}
+
+template <class SendPart, class ReceivePart>
+void MpiCommunicator::round(const std::byte* send, const SendPart& send_part, std::byte* receive,
+                            const ReceivePart& receive_part, DType dtype) {
+  begin_round();
+  for (int step = 1; step < size(); ++step) {
+    const int peer = (rank() + size() - step) % size();
+    const Part part = receive_part(peer);
+    requests_.receive(comm_, peer, tag_, receive + part.at, part.bytes, width_of(dtype));
+  }
+  for (int step = 1; step < size(); ++step) {  // every rank begins with another peer
+    const int peer = (rank() + step) % size();
+    const Part part = send_part(peer);
+    requests_.send(comm_, peer, tag_, send + part.at, part.bytes);
+  }
+  finish_round();
+}
+
+void MpiCommunicator::do_all_to_all(Stream&, DType dtype, const std::byte* send, Counts send_counts, std::byte* receive,
+                                    Counts receive_counts) {
+  const std::int64_t width = width_of(dtype);
+  const auto part_of = [&](Counts counts, int peer) {
+    return Part{sum_before(counts, peer) * width, counts[static_cast<std::size_t>(peer)] * width};
+  };
+  const Part from = part_of(send_counts, rank()), to = part_of(receive_counts, rank());
+  if (from.bytes != to.bytes) {
+    const std::string why = count_mismatch(rank(), from.bytes / width, rank(), to.bytes / width);
+    state_->control.fail(why);
+    throw RunError(why);
+  }
+  round(
+      send, [&](int peer) { return part_of(send_counts, peer); }, receive,
+      [&](int peer) { return part_of(receive_counts, peer); }, dtype);
+  copy_bytes(receive + to.at, send + from.at, from.bytes);
+}
+
+void MpiCommunicator::do_all_gather(Stream&, DType dtype, const std::byte* send, std::byte* receive, Counts counts) {
+  const std::int64_t width = width_of(dtype);
+  const auto part_of = [&](int peer) {
+    return Part{sum_before(counts, peer) * width, counts[static_cast<std::size_t>(peer)] * width};
+  };
+  const Part mine = part_of(rank());
+  round(
+      send,
+      [&](int) {
+        return Part{0, mine.bytes};
+      },
+      receive, part_of, dtype);
+  copy_bytes(receive + mine.at, send, mine.bytes);
+}
+
+std::byte* MpiCommunicator::scratch(std::int64_t bytes) {
+  if (static_cast<std::int64_t>(scratch_.size()) < bytes) scratch_.resize(static_cast<std::size_t>(bytes));
+  return scratch_.data();
+}
+
+void MpiCommunicator::reduce_scratch(Reduction reduction, DType dtype, const std::byte* own, std::byte* out,
+                                     std::int64_t count) {
+  for (int peer = 0; peer < size(); ++peer)
+    inputs_[static_cast<std::size_t>(peer)] = peer == rank() ? own : scratch_.data() + peer * count * width_of(dtype);
+  reduce_in_rank_order(reduction, dtype, out, inputs_, count);
+}
+
+void MpiCommunicator::do_reduce_scatter(Stream&, DType dtype, const std::byte* send, std::byte* receive,
+                                        std::int64_t count, Reduction reduction) {
+  const std::int64_t bytes = count * width_of(dtype);
+  const auto part_of = [&](int peer) { return Part{peer * bytes, bytes}; };
+  round(send, part_of, scratch(bytes * size()), part_of, dtype);
+  reduce_scratch(reduction, dtype, send + rank() * bytes, receive, count);
+}
+
+void MpiCommunicator::do_all_reduce(Stream&, DType dtype, const std::byte* send, std::byte* receive, std::int64_t count,
+                                    Reduction reduction) {
+  const std::int64_t width = width_of(dtype);
+  if (count * width <= small_all_reduce) {  // one round instead of two
+    const std::int64_t bytes = count * width;
+    round(
+        send,
+        [&](int) {
+          return Part{0, bytes};
+        },
+        scratch(bytes * size()),
+        [&](int peer) {
+          return Part{peer * bytes, bytes};
+        },
+        dtype);
+    reduce_scratch(reduction, dtype, send, receive, count);
+    return;
+  }
+  const auto begin_of = [&](int peer) { return count * peer / size(); };
+  const auto part_of = [&](int peer) {
+    return Part{begin_of(peer) * width, (begin_of(peer + 1) - begin_of(peer)) * width};
+  };
+  const Part mine = part_of(rank());
+  round(
+      send, part_of, scratch(mine.bytes * size()),
+      [&](int peer) {
+        return Part{peer * mine.bytes, mine.bytes};
+      },
+      dtype);
+  reduce_scratch(reduction, dtype, send + mine.at, receive + mine.at, mine.bytes / width);
+  round(
+      receive + mine.at,
+      [&](int) {
+        return Part{0, mine.bytes};
+      },
+      receive, part_of, dtype);
+}
+
+void MpiCommunicator::do_broadcast(Stream&, DType dtype, std::byte* data, std::int64_t count, int root) {
+  const std::int64_t bytes = count * width_of(dtype);
+  begin_round();
+  if (rank() == root) {
+    for (int peer = 0; peer < size(); ++peer)
+      if (peer != root) requests_.send(comm_, peer, tag_, data, bytes);
+  } else {
+    requests_.receive(comm_, root, tag_, data, bytes, width_of(dtype));
+  }
+  finish_round();
+}
+
+void MpiCommunicator::do_transfer(Stream&, std::span<const Transfer> transfers) {
+  state_->control.throw_if_ended();
+  for (const Transfer& each : transfers) {
+    const std::int64_t bytes = each.data.given() ? static_cast<std::int64_t>(each.data.bytes()) : 0;
+    if (each.direction == Transfer::Direction::receive) {
+      requests_.receive(comm_, each.peer, transfer_tag, each.data.as<std::byte>(), bytes, width_of(each.data.dtype));
+    } else {
+      requests_.send(comm_, each.peer, transfer_tag, each.data.as<const std::byte>(), bytes);
+    }
+  }
+  finish_round();
+}
+
+void MpiCommunicator::do_barrier(Stream&) {
+  const auto nothing = [](int) { return Part{}; };
+  round(nullptr, nothing, nullptr, nothing, DType::u8);
+}
+
+}  // namespace weft

@@ -1,0 +1,56 @@
+// A member's end of a group under MPI. Every operation is one or two rounds of messages between pairs, so that a wait
+// knows whom it waits for and reductions can add in rank order; MPI's own collectives are not used.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "weft/comm/communicator.h"
+#include "weft/comm/mpi/requests.h"
+#include "weft/comm/mpi/state.h"
+
+namespace weft {
+
+class MpiCommunicator : public Communicator {
+ public:
+  // Owns `comm`, in which ranks are numbered like `members`.
+  MpiCommunicator(std::shared_ptr<MpiState> state, MPI_Comm comm, std::span<const RankId> members, int rank,
+                  const std::string& name);
+  ~MpiCommunicator() override;
+
+ private:
+  void do_all_to_all(Stream& stream, DType dtype, const std::byte* send, Counts send_counts, std::byte* receive,
+                     Counts receive_counts) override;
+  void do_all_gather(Stream& stream, DType dtype, const std::byte* send, std::byte* receive, Counts counts) override;
+  void do_reduce_scatter(Stream& stream, DType dtype, const std::byte* send, std::byte* receive, std::int64_t count,
+                         Reduction reduction) override;
+  void do_all_reduce(Stream& stream, DType dtype, const std::byte* send, std::byte* receive, std::int64_t count,
+                     Reduction reduction) override;
+  void do_broadcast(Stream& stream, DType dtype, std::byte* data, std::int64_t count, int root) override;
+  void do_transfer(Stream& stream, std::span<const Transfer> transfers) override;
+  void do_barrier(Stream& stream) override;
+
+  // A round: the peer's part of `send` goes to it and its part of `receive` comes from it, for every other member.
+  struct Part {
+    std::int64_t at = 0, bytes = 0;
+  };
+  template <class SendPart, class ReceivePart>
+  void round(const std::byte* send, const SendPart& send_part, std::byte* receive, const ReceivePart& receive_part,
+             DType dtype);
+  void begin_round();
+  void finish_round();  // waits, and checks the counts
+  // out = what every member's `mine` (this rank's: own) reduces to; the others' parts lie in scratch, one after
+  // another.
+  void reduce_scratch(Reduction reduction, DType dtype, const std::byte* own, std::byte* out, std::int64_t count);
+  std::byte* scratch(std::int64_t bytes);
+
+  std::shared_ptr<MpiState> state_;
+  MPI_Comm comm_;
+  MpiRequests requests_;
+  int tag_ = 0;
+  std::uint64_t rounds_ = 0;
+  std::vector<std::byte> scratch_;  // of reductions: grows to the largest
+  std::vector<const std::byte*> inputs_;
+};
+
+}  // namespace weft

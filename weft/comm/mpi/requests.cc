@@ -1,0 +1,107 @@
+#include "weft/comm/mpi/requests.h"
+
+#include <algorithm>
+
+namespace weft {
+
+namespace {
+
+// MPI counts in int; longer messages go in parts, which keep their order.
+constexpr std::int64_t longest_part = std::int64_t{1} << 30;
+
+}  // namespace
+
+void MpiRequests::send(MPI_Comm comm, int peer, int tag, const std::byte* data, std::int64_t bytes) {
+  std::int64_t at = 0;
+  do {  // empty messages are sent too: so wrong counts are noticed, and nobody runs ahead
+    const std::int64_t part = std::min(longest_part, bytes - at);
+    MPI_Request request = MPI_REQUEST_NULL;
+    check_mpi(MPI_Isend(data + at, static_cast<int>(part), MPI_BYTE, peer, tag, comm, &request), "MPI_Isend");
+    requests_.push_back(request);
+    messages_.push_back({peer, false, part, 1});
+    at += part;
+  } while (at < bytes);
+}
+
+void MpiRequests::receive(MPI_Comm comm, int peer, int tag, std::byte* data, std::int64_t bytes, std::int64_t width) {
+  std::int64_t at = 0;
+  do {
+    const std::int64_t part = std::min(longest_part, bytes - at);
+    MPI_Request request = MPI_REQUEST_NULL;
+    check_mpi(MPI_Irecv(data + at, static_cast<int>(part), MPI_BYTE, peer, tag, comm, &request), "MPI_Irecv");
+    requests_.push_back(request);
+    messages_.push_back({peer, true, part, width});
+    at += part;
+  } while (at < bytes);
+}
+
+bool MpiRequests::test() {
+  indices_.resize(requests_.size());
+  statuses_.resize(requests_.size());
+  int count = 0;
+  const int code =
+      MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(), statuses_.data());
+  if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) check_mpi(code, "MPI_Testsome");
+  if (count == MPI_UNDEFINED) return true;
+  for (int i = 0; i < count; ++i) {
+    const Message& message = messages_[static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)])];
+    const MPI_Status& status = statuses_[static_cast<std::size_t>(i)];
+    int error_class = MPI_SUCCESS;
+    if (code == MPI_ERR_IN_STATUS) MPI_Error_class(status.MPI_ERROR, &error_class);
+    if (error_class != MPI_SUCCESS && error_class != MPI_ERR_TRUNCATE) check_mpi(status.MPI_ERROR, "MPI_Testsome");
+    if (!message.receive || misfit_) continue;
+    MPI_Count bytes = 0;
+    MPI_Get_elements_x(&status, MPI_BYTE, &bytes);
+    if (bytes != message.bytes || error_class == MPI_ERR_TRUNCATE)
+      misfit_ = Misfit{message.peer, static_cast<std::int64_t>(bytes) / message.width, message.bytes / message.width};
+  }
+  return std::ranges::all_of(requests_, [](MPI_Request request) { return request == MPI_REQUEST_NULL; });
+}
+
+MpiRequests::Outcome MpiRequests::wait(const std::atomic<bool>& ended, Nanoseconds deadline) {
+  misfit_.reset();
+  const Pace pace;
+  while (!test()) {
+    if (misfit_) break;  // those that still wait will be abandoned
+    if (ended.load()) return Outcome::ended;
+    if (now_ns() >= deadline) return Outcome::late;
+    pace.rest();
+  }
+  if (misfit_) return Outcome::done;
+  requests_.clear();
+  messages_.clear();
+  return Outcome::done;
+}
+
+std::vector<int> MpiRequests::pending_peers() const {
+  std::vector<int> peers;
+  for (std::size_t i = 0; i < requests_.size(); ++i)
+    if (requests_[i] != MPI_REQUEST_NULL && std::ranges::find(peers, messages_[i].peer) == peers.end())
+      peers.push_back(messages_[i].peer);
+  std::ranges::sort(peers);
+  return peers;
+}
+
+void MpiRequests::abandon() {
+  for (std::size_t i = 0; i < requests_.size(); ++i)
+    if (requests_[i] != MPI_REQUEST_NULL && messages_[i].receive) MPI_Cancel(&requests_[i]);
+  const Nanoseconds begin = now_ns();
+  const Nanoseconds receives_until = begin + 2'000'000'000, sends_until = begin + 100'000'000;
+  const Pace pace;
+  const auto pending = [&](bool receives) {
+    for (std::size_t i = 0; i < requests_.size(); ++i)
+      if (requests_[i] != MPI_REQUEST_NULL && messages_[i].receive == receives) return true;
+    return false;
+  };
+  while ((pending(true) && now_ns() < receives_until) || (pending(false) && now_ns() < sends_until)) {
+    for (MPI_Request& request : requests_) {
+      int done = 0;
+      if (request != MPI_REQUEST_NULL) MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    }
+    pace.rest();
+  }
+  requests_.clear();
+  messages_.clear();
+}
+
+}  // namespace weft

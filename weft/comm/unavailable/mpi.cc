@@ -1,0 +1,15 @@
+#include "weft/base/error.h"
+#include "weft/comm/mpi_world.h"
+
+namespace weft {
+
+std::unique_ptr<World> make_mpi_world(const Launch& launch) {
+  throw UserError(
+      "this is {}, and weft was built without MPI: install MPI's headers (libopenmpi-dev) and build again, or start it "
+      "without mpirun, with --ranks N for ranks that are threads",
+      launch.text());
+}
+
+std::string mpi_version() { return "not built in (MPI's headers were not found)"; }
+
+}  // namespace weft

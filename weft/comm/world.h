@@ -1,0 +1,70 @@
+// All ranks of a run, as one of them sees them: it makes groups, ends the run when a rank fails, and knows where ranks
+// stand when a wait takes too long. Implementations: LocalCluster (weft/comm/local/cluster.h), make_mpi_world
+// (weft/comm/mpi_world.h).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "weft/base/error.h"
+#include "weft/comm/communicator.h"
+
+namespace weft {
+
+// Another rank failed, and with it the run: an echo of that rank's own error. "rank 2 failed: MESSAGE".
+class PeerError : public RunError {
+ public:
+  PeerError(RankId rank, const std::string& message)
+      : RunError("rank {} failed: {}", rank.value, message), rank_(rank) {}
+  RankId rank() const { return rank_; }
+
+ private:
+  RankId rank_;
+};
+
+// What an emulated network did for this rank (weft/comm/local/network.h).
+struct NetworkStatistics {
+  std::int64_t transfers = 0;
+  std::int64_t bytes = 0;     // that left or entered this rank, whichever were more, summed over transfers
+  double latency_asked = 0;   // seconds, as all here
+  double overshoot_mean = 0;  // completion behind its deadline
+  double overshoot_max = 0;
+  double latency_achieved() const { return latency_asked + overshoot_mean; }
+};
+
+class World {
+ public:
+  virtual ~World() = default;
+
+  virtual RankId rank() const = 0;
+  virtual int size() const = 0;
+
+  // Collective over the members, which ascend or not but are different, and include this rank. Ranks that share several
+  // groups make them in the same order. Called by one thread at a time. The world outlives its groups.
+  virtual std::unique_ptr<Communicator> make_group(std::span<const RankId> members, const std::string& name) = 0;
+
+  // This rank failed: ends every wait on every rank, now and later, with PeerError. The first message wins.
+  // Thread-safe.
+  virtual void abort(const std::string& message) = 0;
+  // Throws PeerError when the run has ended by an abort: for loops that do not communicate. Thread-safe, cheap.
+  virtual void throw_if_ended() const = 0;
+
+  // Of this rank's waits from now on; fractions of a second are fine. Ten minutes unless told.
+  virtual void set_timeout(double seconds) = 0;
+  // Says where this rank stands ("micro-batch 3, layer 2, dispatch"), for reports of any rank. Called from other
+  // threads at any time; must not communicate. An empty function takes it back, and waits for a call under way.
+  virtual void set_status(std::function<std::string()> status) = 0;
+
+  virtual std::optional<NetworkStatistics> network_statistics() const { return std::nullopt; }
+
+ protected:
+  World() = default;
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+};
+
+}  // namespace weft

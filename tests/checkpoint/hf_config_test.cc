@@ -159,6 +159,9 @@ TEST(HuggingFaceConfig, HeadsAndTheirSizes) {
   for (const char* family : {"mixtral", "qwen3_moe"}) {  // Hugging Face's default is a number of its own
     EXPECT_EQ(complaint(family, {{"num_key_value_heads", nullptr}}), "lacks 'num_key_value_heads'");
   }
+  const ModelFolder folder("mixtral");  // null is not absent: as many as heads
+  folder.set_null("num_key_value_heads");
+  EXPECT_EQ(read_hugging_face_config(folder.path()).config.attention.kv_heads, 4);
   EXPECT_EQ(patched("qwen3_moe", {{"attention_bias", true}}).attention.output_bias, true);
 }
 

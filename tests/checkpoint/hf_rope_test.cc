@@ -43,7 +43,7 @@ RopeSpec same_in_both(const Json& scaling, double theta) {
 }
 
 TEST(HuggingFaceRope, Default) {
-  EXPECT_EQ(rope_of({}).base, 1e4);
+  EXPECT_EQ(rope_of(Json::object()).base, 1e4);
   EXPECT_EQ(rope_of({{"rope_theta", 5e5}}).base, 5e5);
   EXPECT_EQ(rope_of({{"rope_theta", 5e5}, {"rope_scaling", nullptr}}).base, 5e5);
   EXPECT_EQ(rope_of({{"rope_theta", 5e5}, {"rope_parameters", {{"rope_theta", 6e5}}}}).base, 6e5);

@@ -38,7 +38,19 @@ void ModelFolder::write(const std::string& name, std::string_view bytes) const {
 
 void ModelFolder::patch_config(const Json& patch) const {
   Json config = read_json(file("config.json"));
-  config.merge_patch(patch);
+  for (const auto& [key, value] : patch.items()) {
+    if (value.is_null()) {
+      config.erase(key);
+    } else {
+      config[key] = value;
+    }
+  }
+  write("config.json", config.dump(2));
+}
+
+void ModelFolder::set_null(const std::string& key) const {
+  Json config = read_json(file("config.json"));
+  config[key] = nullptr;
   write("config.json", config.dump(2));
 }
 

@@ -33,6 +33,7 @@ class ModelFolder {
   void write(const std::string& name, std::string_view bytes) const;
   // Changes keys of config.json; null removes a key.
   void patch_config(const Json& patch) const;
+  void set_null(const std::string& key) const;
 
  private:
   std::filesystem::path path_;

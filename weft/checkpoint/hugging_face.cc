@@ -93,6 +93,12 @@ HuggingFaceModel describe(const std::filesystem::path& dir, const SafetensorsDir
   return model;
 }
 
+// The folder's name, once its config has been read: a wrong family is a better complaint than missing weights.
+std::string folder_of_model(const std::filesystem::path& dir) {
+  read_config(dir);
+  return dir.string();
+}
+
 // "3 tensors: a, b, c": at most five by name.
 std::string listed(const std::vector<std::string>& names) {
   constexpr std::size_t most = 5;
@@ -106,13 +112,12 @@ std::string listed(const std::vector<std::string>& names) {
 HuggingFaceModel read_hugging_face_config(const std::filesystem::path& dir) { return describe(dir, nullptr); }
 
 HuggingFaceModel read_hugging_face(const std::filesystem::path& dir) {
-  const HuggingFaceModel model = read_hugging_face_config(dir);  // first: a wrong family is the better complaint
-  const SafetensorsDirectory files(dir);
+  const SafetensorsDirectory files(folder_of_model(dir));
   return describe(dir, &files);
 }
 
 HuggingFaceWeights::HuggingFaceWeights(const std::filesystem::path& dir)
-    : dir_((read_config(dir), dir.string())), files_(dir), model_(describe(dir, &files_)) {
+    : dir_(folder_of_model(dir)), files_(dir), model_(describe(dir, &files_)) {
   check_names();
   for (const DiskTensor& tensor : model_.tensors) {
     const TensorEntry* const entry = files_.find(tensor.name);

@@ -1,6 +1,6 @@
 // Working memory of a thread for packed and converted operands. It is a library's fixed overhead, not part of a plan's
-// arena: bounded by the block sizes of the kernels (a few MiB a thread, stated where they are defined), reused by every
-// operation, and freed with the thread. Nothing is kept in it from one operation to the next.
+// arena: bounded by the block sizes of the kernels (stated where they are defined; at most 16 MiB a thread in all),
+// reused by every operation, and freed with the thread. Nothing is kept in it from one operation to the next.
 #pragma once
 
 #include <cstddef>

@@ -78,7 +78,7 @@ ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x) {
 
   Values v;
   v.x = x;
-  v.norm = b.norm_weight("norm", Role::norm, H);
+  v.norm = b.norm_weight("norm_weight", Role::norm, H);
   v.w_qkv = b.parameter(
       "qkv", {width, H},
       {b.part(Role::q, {s.q_width(), H}, b.matrix_init()), b.part(Role::k, {s.k_width(), H}, b.matrix_init()),
@@ -89,10 +89,10 @@ ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x) {
                           {b.part(Role::q_bias, {s.q_width()}, zero), b.part(Role::k_bias, {s.k_width()}, zero),
                            b.part(Role::v_bias, {s.k_width()}, zero)});
   if (spec.qk_norm) {
-    v.q_norm = b.norm_weight("q_norm", Role::q_norm, s.d);
-    v.k_norm = b.norm_weight("k_norm", Role::k_norm, s.d);
+    v.q_norm = b.norm_weight("q_norm_weight", Role::q_norm, s.d);
+    v.k_norm = b.norm_weight("k_norm_weight", Role::k_norm, s.d);
   }
-  v.w_out = b.parameter("output", {H, s.q_width()}, {b.part(Role::output, {H, s.q_width()}, b.residual_init())});
+  v.w_out = b.parameter("output_weight", {H, s.q_width()}, {b.part(Role::output, {H, s.q_width()}, b.residual_init())});
   if (spec.output_bias) v.b_out = b.parameter("output_bias", {H}, {b.part(Role::output_bias, {H}, zero)});
   if (spec.rope.enabled) v.rope = add_rotary_tables(b, spec.rope, s.d);
 

@@ -18,8 +18,8 @@ void add_expert_mlp(ModuleBuilder& b, const ExpertsSpec& spec, const ExpertRows&
     up_parts.push_back(b.part(Role::up, {F, H}, b.matrix_init(), e));
     down_parts.push_back(b.part(Role::down, {H, F}, b.residual_init(), e));
   }
-  const ParameterValues w1 = b.parameter("up", {E, width, H}, up_parts);
-  const ParameterValues w2 = b.parameter("down", {E, H, F}, down_parts);
+  const ParameterValues w1 = b.parameter("up_weight", {E, width, H}, up_parts);
+  const ParameterValues w2 = b.parameter("down_weight", {E, H, F}, down_parts);
 
   const ValueId h = b.activation("h", compute, {R, width});
   const ValueId a = b.activation("a", compute, {R, F});
@@ -79,8 +79,9 @@ ValueId add_shared_expert(ModuleBuilder& b, const ExpertsSpec& spec, const Routi
   std::vector<ParameterPart> parts;
   if (gated) parts.push_back(b.part(Role::shared_gate, {F, H}, b.matrix_init()));
   parts.push_back(b.part(Role::shared_up, {F, H}, b.matrix_init()));
-  const ParameterValues w1 = b.parameter("shared_up", {width, H}, parts);
-  const ParameterValues w2 = b.parameter("shared_down", {H, F}, {b.part(Role::shared_down, {H, F}, b.residual_init())});
+  const ParameterValues w1 = b.parameter("shared_up_weight", {width, H}, parts);
+  const ParameterValues w2 =
+      b.parameter("shared_down_weight", {H, F}, {b.part(Role::shared_down, {H, F}, b.residual_init())});
 
   const ValueId h = b.activation("shared_h", compute, {T, width});
   const ValueId a = b.activation("shared_a", compute, {T, F});

@@ -22,8 +22,8 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
   const RouterSpec router = spec.router;
   v.R = row_bound(T * k, E, alignment);
 
-  const ParameterValues norm = b.norm_weight("norm", Role::norm, H);
-  const ParameterValues w = b.parameter("router", {E, H}, {b.part(Role::router, {E, H}, b.matrix_init())});
+  const ParameterValues norm = b.norm_weight("norm_weight", Role::norm, H);
+  const ParameterValues w = b.parameter("router_weight", {E, H}, {b.part(Role::router, {E, H}, b.matrix_init())});
   b.tensor(w).accumulate_dtype = true;
   b.module().values[w.value.index()].dtype = acc;
 

@@ -12,14 +12,14 @@ ValueId add_mlp(ModuleBuilder& b, const MlpSpec& spec, ValueId x) {
   const bool zero_centred = b.config().zero_centred_norms;
   const Init zero{Init::Kind::constant, 0};
 
-  const ParameterValues norm = b.norm_weight("norm", Role::norm, H);
+  const ParameterValues norm = b.norm_weight("norm_weight", Role::norm, H);
   std::vector<ParameterPart> parts, bias_parts;
   for (Role role : gated ? std::vector{Role::gate, Role::up} : std::vector{Role::up}) {
     parts.push_back(b.part(role, {F, H}, b.matrix_init()));
     bias_parts.push_back(b.part(role == Role::gate ? Role::gate_bias : Role::up_bias, {F}, zero));
   }
-  const ParameterValues w1 = b.parameter("up", {width, H}, parts);
-  const ParameterValues w2 = b.parameter("down", {H, F}, {b.part(Role::down, {H, F}, b.residual_init())});
+  const ParameterValues w1 = b.parameter("up_weight", {width, H}, parts);
+  const ParameterValues w2 = b.parameter("down_weight", {H, F}, {b.part(Role::down, {H, F}, b.residual_init())});
   ParameterValues b1, b2;
   if (spec.bias) {
     b1 = b.parameter("up_bias", {width}, bias_parts);

@@ -10,6 +10,8 @@ struct PlanOptions {
   // gradients: a training step without its updates.
   enum class Kind : std::uint8_t { train, gradients, evaluate } kind = Kind::train;
   int micro_batches = 1;
+  bool weave = false;  // hide exchanges behind the other micro-batch
+  bool delay_weight_gradients = false;
 };
 
 // Throws BugError when a pass makes a plan that the checker rejects.

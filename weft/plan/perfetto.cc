@@ -57,22 +57,13 @@ LabelText text_of(const TimelineLabel& label, bool detailed) {
 // Nanoseconds exactly: neighbours must not overlap by a digit that was rounded away.
 double microseconds(double seconds) { return std::round(seconds * 1e9) / 1e3; }
 
-void append_names(std::string& out, const TimelineTrack& track, int thread) {
-  const auto to = std::back_inserter(out);
-  if (track.row == 0)
-    fmt::format_to(to, R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":"{}"}}}},)", track.rank,
-                   thread, name_of(track.lane));
-  else
-    fmt::format_to(to, R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":"{} ({})"
-}
-}
-}
-},)", track.rank,
-                   thread, name_of(track.lane), track.row + 1);
-fmt::format_to(to,
-               R"({{"ph":"M","name":"thread_sort_index","pid":{},"tid":{},"args":{{"sort_index":{}}}}},)"
-               "\n",
-               track.rank, thread, thread);
+// Names a process (of a rank) or a thread (of a lane) and gives it its place among the others.
+void append_place(std::string& out, std::string_view what, int rank, int thread, const std::string& name) {
+  fmt::format_to(std::back_inserter(out),
+                 R"({{"ph":"M","name":"{0}_name","pid":{1},"tid":{2},"args":{{"name":"{3}"}}}},
+{{"ph":"M","name":"{0}_sort_index","pid":{1},"tid":{2},"args":{{"sort_index":{4}}}}},
+)",
+                 what, rank, thread, name, what == "process" ? rank : thread);
 }
 
 }  // namespace
@@ -90,16 +81,12 @@ std::string perfetto_trace(const Timeline& timeline, std::size_t detailed_events
                        detailed_events);
   out += "},\"traceEvents\":[\n";
   const auto to = std::back_inserter(out);
-  for (int rank = 0; rank < timeline.ranks; ++rank) {
-    fmt::format_to(to, R"({{"ph":"M","name":"process_name","pid":{0},"args":{{"name":"rank {0}"}}}},)", rank);
-    fmt::format_to(to,
-                   R"({{"ph":"M","name":"process_sort_index","pid":{0},"args":{{"sort_index":{0}}}}},)"
-                   "\n",
-                   rank);
-  }
+  for (int rank = 0; rank < timeline.ranks; ++rank) append_place(out, "process", rank, 0, fmt::format("rank {}", rank));
   for (const TimelineTrack& track : tracks_of(timeline)) {
-    const int thread = static_cast<int>(track.lane) * 64 + std::min(track.row, 63) + 1;  // 0 is the counters'
-    append_names(out, track, thread);
+    const int thread = static_cast<int>(track.lane) * 100'000 + track.row + 1;  // 0 is the process itself
+    append_place(
+        out, "thread", track.rank, thread,
+        track.row == 0 ? std::string(name_of(track.lane)) : fmt::format("{} ({})", name_of(track.lane), track.row + 1));
     double before = 0;
     for (std::int32_t i : track.events) {
       const TimelineEvent& e = timeline.events[static_cast<std::size_t>(i)];

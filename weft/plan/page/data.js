@@ -139,7 +139,7 @@ class TimelineModel {
     this.category = Uint8Array.from(this.labels, (label) => communicates.get(label.lane) ?
         COMMUNICATION : CATEGORY_OF_PHASE[label.phase] ?? OTHER);
     this.overlap = overlapOf(facts.overlap);
-    this.ranks = Array.from({length: facts.ranks}, (_, rank) => ({rank, tracks: [], overlap: overlapOf(facts.overlaps[rank])}));
+    this.ranks = Array.from({length: facts.ranks}, (_, rank) => ({rank, model: this, tracks: [], overlap: overlapOf(facts.overlaps[rank])}));
 
     // Ranks that do the same share a block, and so its arrays.
     const known = new Map();
@@ -183,7 +183,25 @@ function busyOf(rank) {
     if (track.communicates) transfers = unionOf(transfers, track.events);
     else busy = unionOf(busy, track.events);
   }
-  return {busy, exposed: difference(transfers, busy)};
+  return {busy, exposed: difference(transfers, busy), forward: spansOf(rank, false), backward: spansOf(rank, true)};
+}
+
+// When the forward, or the backward, of each micro-batch goes on, from its first node to its last. Where two are woven
+// into each other, each has its own span.
+function spansOf(rank, backward) {
+  const spans = [], {model} = rank;
+  for (const track of rank.tracks) {
+    if (track.lane !== 'compute' || track.row) continue;
+    const {start, end, label, microBatch, count} = track.events;
+    let last = null;
+    for (let i = 0; i < count; ++i) {
+      const kind = model.category[label[i]];
+      if (microBatch[i] < 0 || (backward ? kind !== BACKWARD && kind !== WEIGHT : kind !== FORWARD)) continue;
+      if (last && last.microBatch === microBatch[i]) last.end = end[i];
+      else spans.push(last = {start: start[i], end: end[i], microBatch: microBatch[i], track, index: i});
+    }
+  }
+  return {list: spans, end: Float64Array.from(spans, (span) => span.end)};
 }
 
 // Length of the part of [from, to] that lies in the intervals.

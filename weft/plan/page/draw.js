@@ -44,17 +44,12 @@ const FAINT = 0.14;  // what an event keeps when others are highlighted
 
 // Adds the events of a track that are seen. window: {from, to, scale} in ns and device pixels per ns.
 // highlight: {labels: Uint8Array | null, microBatch: number | null} or null.
-// texts: gets {x0, x1, index, run} for each event or run of events that is wide enough to be named.
+// texts: gets {x0, x1, index, ...} of each event that is wide enough to be named, unless it is null.
 function addTrack(strip, track, rank, model, window, theme, highlight, texts, wide) {
   const {events, communicates} = track, {from, to, scale} = window, {table} = theme;
   const {start, end, label, microBatch} = events, category = model.category, shades = SHADES.length;
   const busy = rank.busy;
   let b = communicates ? after(busy.end, from) : 0;
-  let run = null;
-  const flush = () => {
-    if (run && run.x1 - run.x0 >= wide * 1.4) texts.push(run);
-    run = null;
-  };
   for (let i = after(end, from - 1 / scale); i < events.count && start[i] <= to; ++i) {
     const m = microBatch[i], l = label[i], shade = m < 0 ? 2 : m % shades;
     let x0 = (start[i] - from) * scale, x1 = (end[i] - from) * scale;
@@ -75,21 +70,8 @@ function addTrack(strip, track, rank, model, window, theme, highlight, texts, wi
     } else {
       strip.add(x0, x1, table, 3 * (kind * shades + shade), weight);
     }
-    if (!texts) continue;
-    if (x1 - x0 >= wide) {
-      flush();
-      texts.push({x0, x1, index: i, kind, shade, bright, run: false});
-      continue;
-    }
-    // Forward and backward of a micro-batch in one piece are named together where their nodes are too narrow.
-    const part = category[l] === WEIGHT ? BACKWARD : category[l];
-    if (run && run.microBatch === m && run.part === part && x0 - run.x1 < 3) run.x1 = x1;
-    else {
-      flush();
-      run = {x0, x1, index: i, kind, shade, bright, run: true, microBatch: m, part};
-    }
+    if (texts && x1 - x0 >= wide) texts.push({x0, x1, index: i, kind, shade, bright});
   }
-  if (texts) flush();
 }
 
 // A transfer in the colours of its hidden and exposed parts; returns the kind of the first.

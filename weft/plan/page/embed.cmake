@@ -2,7 +2,7 @@
 # become one, in the order in which they build on each other.
 set(html page.html)
 set(style page.css)
-set(script format.js data.js theme.js layout.js draw.js panel.js overview.js details.js page.js)
+set(script format.js data.js theme.js layout.js draw.js panel.js overview.js details.js summary.js page.js)
 
 set(text "// Made by weft/plan/page/embed.cmake.\n#pragma once\n\n#include <string_view>\n\nnamespace weft {\n")
 foreach(name html style script)

@@ -18,7 +18,13 @@ function withUnit(value, units, step) {
   return units[unit] ? text + NARROW + units[unit] : text;
 }
 
-const timeText = (ns) => withUnit(ns, ['ns', 'µs', 'ms', 's'], 1000);
+const timeText = (ns) => ns === 0 ? '0' : withUnit(ns, ['ns', 'µs', 'ms', 's'], 1000);
+// A point in time: to the nanosecond up to a second, without zeros behind.
+function momentText(ns, step = 1) {
+  const [unit, size] = [['s', 1e9], ['ms', 1e6], ['µs', 1e3], ['ns', 1]].find(([, s]) => ns >= s) || ['', 1];
+  const rounded = Math.round(ns / step) * step;
+  return String(Number((rounded / size).toFixed(Math.max(0, Math.round(Math.log10(size)))))) + NARROW + unit;
+}
 const bytesText = (bytes) => withUnit(bytes, ['B', 'KiB', 'MiB', 'GiB', 'TiB'], 1024);
 const countText = (count) => withUnit(count, ['', 'k', 'M', 'G', 'T', 'P', 'E'], 1000);
 const wholeText = (count) => String(count).replace(/\B(?=(\d{3})+$)/g, NARROW);
@@ -35,8 +41,7 @@ function ticksOf(from, to, width, room) {
   const least = (to - from) * room / width;
   const power = Math.pow(10, Math.floor(Math.log10(least)));
   const step = power * [1, 2, 5, 10].find((s) => s * power >= least * 0.999);
-  const unit = [['s', 1e9], ['ms', 1e6], ['µs', 1e3], ['ns', 1]].find(([, size]) => Math.max(step, to * 0.1) >= size) ||
-      ['ns', 1];
+  const unit = [['s', 1e9], ['ms', 1e6], ['µs', 1e3], ['ns', 1]].find(([, size]) => to >= size) || ['ns', 1];
   const decimals = Math.max(0, Math.ceil(Math.log10(unit[1] / step) - 1e-9));
   const ticks = [];
   for (let i = Math.ceil(from / step); i * step <= to; ++i)

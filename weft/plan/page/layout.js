@@ -16,6 +16,7 @@ function layoutOf(model, expanded, showMemory, room) {
         rows.push({kind: 'lane', lane: lane.name, communicates: lane.communicates, tracks: track ? [track] : [],
                    name: track && track.row ? '' : lane.name, empty: !own.has(lane.name)});
     }
+    if (model.microBatches > 1) rows.unshift({kind: 'ribbon', name: 'micro-batch', rank});
     if (showMemory && rank.memory) rows.push({kind: 'memory', name: 'memory', rank});
     return rows;
   };
@@ -32,33 +33,37 @@ function layoutOf(model, expanded, showMemory, room) {
   const sizes = (scale) => {
     const clamp = (value, low, high) => Math.round(Math.max(low, Math.min(high, value * scale)));
     return {
-      compute: clamp(20, 20, 34), other: clamp(15, 15, 24), memory: clamp(26, 22, 130), gap: clamp(8, 8, 18),
-      compactCompute: clamp(9, 7, 14), compactOther: clamp(4, 3, 7), compactGap: clamp(3, 2, 6),
+      ribbon: clamp(20, 18, 24), compute: clamp(20, 19, 36), exchange: clamp(16, 14, 26), other: clamp(14, 11, 22),
+      memory: clamp(26, 18, 300), gap: clamp(8, 6, 18),
+      compactCompute: clamp(9, 6, 14), compactOther: clamp(4, 3, 7), compactGap: clamp(3, 2, 6),
     };
   };
-  const place = (size) => {
+  // A rank that was opened among compact ones has its usual size, whatever the room.
+  const some = groups.some((group) => !group.open);
+  const place = (scale) => {
+    const usual = sizes(some ? Math.max(1, Math.min(scale, 1.3)) : scale), compact = sizes(scale);
     let y = 0;
     for (const group of groups) {
+      const size = group.open ? usual : compact;
       const pad = group.open ? size.gap / 2 : size.compactGap / 2;
       group.y = y;
       y += pad;
       for (const row of group.rows) {
         row.group = group;
         row.y = y;
-        const main = !row.communicates && row.lane !== 'update';
-        row.h = row.kind === 'memory' ? size.memory :
-            group.open ? (main ? size.compute : size.other) : (main ? size.compactCompute : size.compactOther);
-        y += row.h + (group.open ? 2 : 1);
+        if (row.kind !== 'lane') row.h = size[row.kind];
+        else if (group.open) row.h = size[row.lane] || size.other;
+        else row.h = row.communicates ? size.compactOther : size.compactCompute;
+        y += row.h + (group.open ? 2 : 0);
       }
       y += pad;
       group.h = y - group.y;
     }
     return y;
   };
-  let scale = 1, height = place(sizes(1));
-  for (const next of [5, 4, 3, 2.5, 2, 1.7, 1.45, 1.25, 1.1, 1, 0.9, 0.8, 0.7]) {
-    scale = next;
-    height = place(sizes(scale));
+  let height = 0;
+  for (const next of [12, 8, 5, 4, 3, 2.5, 2, 1.7, 1.45, 1.25, 1.1, 1, 0.9, 0.8, 0.7]) {
+    height = place(next);
     if (height <= room) break;
   }
   return {groups, height};

@@ -1,0 +1,109 @@
+#include "weft/plan/passes/weave.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "weft/base/error.h"
+
+namespace weft {
+
+namespace {
+
+// Nodes of one pass over one unit, by the slot of a combined step in which they go.
+struct UnitPass {
+  static constexpr int slots = 5;
+  std::array<std::vector<Node>, slots> slot;
+};
+
+// Forward: up to where rows leave; the way there; experts and what needs no experts; the way back; the rest.
+int forward_slot(const std::string& piece) {
+  if (piece == "counts" || piece == "dispatch") return 1;
+  if (piece == "experts" || piece == "shared") return 2;
+  if (piece == "combine") return 3;
+  if (piece == "join") return 4;
+  return 0;
+}
+
+// Backward: join'; its exchange; experts' and their weights; the way back; the rest.
+int backward_slot(const std::string& piece) {
+  if (piece == "join") return 0;
+  if (piece == "combine") return 1;
+  if (piece == "experts") return 2;
+  if (piece == "dispatch") return 3;
+  return 4;
+}
+
+class Weaver {
+ public:
+  explicit Weaver(const Plan& plan) : plan_(plan) {
+    for (const Node& node : plan.nodes) {
+      if (node.micro_batch < 0) {
+        rest_.push_back(node);
+        continue;
+      }
+      const PieceInfo& piece = plan.pieces[node.piece.index()];
+      const bool forward = node.phase == Phase::forward;
+      UnitPass& pass = (forward ? forward_ : backward_)[{node.micro_batch, piece.unit}];
+      const int slot = forward ? forward_slot(piece.piece) : backward_slot(piece.piece);
+      pass.slot[static_cast<std::size_t>(slot)].push_back(node);
+      std::vector<int>& units = forward ? forward_units_ : backward_units_;
+      if (node.micro_batch == 0 && std::find(units.begin(), units.end(), piece.unit) == units.end())
+        units.push_back(piece.unit);
+    }
+  }
+
+  Plan run() {
+    out_.reserve(plan_.nodes.size());
+    const int n = plan_.micro_batches;
+    for (int unit : forward_units_) alone(forward_.at({0, unit}));
+    for (int m = 1; m < n; ++m) {
+      const std::size_t steps = std::max(forward_units_.size(), backward_units_.size());
+      for (std::size_t k = 0; k < steps; ++k) {
+        UnitPass* f = k < forward_units_.size() ? &forward_.at({m, forward_units_[k]}) : nullptr;
+        UnitPass* b = k < backward_units_.size() ? &backward_.at({m - 1, backward_units_[k]}) : nullptr;
+        if (f && b) {
+          combined(*f, *b);
+        } else {
+          alone(f ? *f : *b);
+        }
+      }
+    }
+    for (int unit : backward_units_) alone(backward_.at({n - 1, unit}));
+    out_.insert(out_.end(), rest_.begin(), rest_.end());
+    WEFT_CHECK(out_.size() == plan_.nodes.size(), "{} of {} nodes woven", out_.size(), plan_.nodes.size());
+    Plan woven = plan_;
+    woven.nodes = std::move(out_);
+    return woven;
+  }
+
+ private:
+  void put(const std::vector<Node>& nodes) { out_.insert(out_.end(), nodes.begin(), nodes.end()); }
+  void alone(const UnitPass& pass) {
+    for (const std::vector<Node>& nodes : pass.slot) put(nodes);
+  }
+  void combined(const UnitPass& f, const UnitPass& b) {
+    put(b.slot[0]);  // join'
+    put(b.slot[1]);  // exchange: combine'
+    put(f.slot[0]);  // mix, route: beside combine'
+    put(f.slot[1]);  // exchange: counts, dispatch
+    put(b.slot[2]);  // experts' and their weights: beside dispatch
+    put(b.slot[3]);  // exchange: dispatch'
+    put(f.slot[2]);  // experts, shared: beside dispatch'
+    put(f.slot[3]);  // exchange: combine
+    put(b.slot[4]);  // shared', route', mix', weights: beside combine
+    put(f.slot[4]);  // join
+  }
+
+  const Plan& plan_;
+  std::map<std::pair<int, int>, UnitPass> forward_, backward_;  // by (micro-batch, unit)
+  std::vector<int> forward_units_, backward_units_;             // in the order of the pass
+  std::vector<Node> rest_;                                      // once a step
+  std::vector<Node> out_;
+};
+
+}  // namespace
+
+Plan weave(const Plan& plan) { return Weaver(plan).run(); }
+
+}  // namespace weft

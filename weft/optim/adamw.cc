@@ -50,6 +50,10 @@ void sum_over_ranks(Piece& piece, const std::string& group, const std::vector<Va
 
 }  // namespace
 
+void add_loss_reduction(Module& m, const GradientLayout& layout) {
+  if (layout.data_shards > 1) sum_over_ranks(add_piece(m, 0, "step", "loss"), "dp", {m.loss});
+}
+
 void add_updates(Module& m, const Precision& precision, const AdamOptions& options, const GradientLayout& layout) {
   WEFT_CHECK(m.updates.empty(), "updates are there already");
   const DType state = precision.accumulate();
@@ -73,7 +77,7 @@ void add_updates(Module& m, const Precision& precision, const AdamOptions& optio
   for (std::size_t i = 0; i < units.size(); ++i) tensors_of_unit[units[i]].push_back(i);
 
   if (layout.data_shards > 1) {
-    sum_over_ranks(add_piece(m, 0, "step", "loss"), "dp", {loss});
+    add_loss_reduction(m, layout);
     for (auto it = tensors_of_unit.rbegin(); it != tensors_of_unit.rend(); ++it) {
       std::vector<ValueId> dense, expert;
       for (std::size_t i : it->second)

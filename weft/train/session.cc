@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "weft/base/error.h"
-#include "weft/plan/build.h"
 
 namespace weft {
 
@@ -21,6 +20,9 @@ ModuleOptions module_options(const SessionOptions& o, std::int64_t batch, std::i
   options.batch = batch;
   options.length = length;
   options.logits_slice_bytes = o.logits_slice_bytes;
+  options.expert_ranks = o.ranks.expert_ranks;
+  options.expert_rank = o.ranks.rank() % o.ranks.expert_ranks;
+  options.data_shards = o.ranks.ranks();
   return options;
 }
 
@@ -42,12 +44,48 @@ Session::Session(Device& device, const SessionOptions& options)
       options_(options),
       stream_(device.make_stream(options.threads)),
       module_(build_module(options.config, module_options(options))) {
-  add_updates(module_, options.precision, options.adam);
+  const RankOptions& ranks = options.ranks;
+  add_updates(module_, options.precision, options.adam, ranks.gradients());
   storage_ = std::make_unique<ModelStorage>(device, module_);
+  if (ranks.world) {
+    const auto size = [](std::int64_t n) { return static_cast<int>(n); };
+    const GradientLayout g = ranks.gradients();
+    groups_ = std::make_unique<RankGroups>(
+        *ranks.world, Grid({{"tp", 1}, {"cp", 1}, {"dp", size(g.data_shards)}, {"pp", 1}},
+                           {{"etp", 1}, {"ep", size(g.expert_ranks)}, {"edp", size(g.expert_shards)}, {"pp", 1}}));
+  }
   PlanOptions plan;
   plan.kind = options.updates ? PlanOptions::Kind::train : PlanOptions::Kind::gradients;
   plan.micro_batches = options.micro_batches;
-  train_ = std::make_unique<PreparedPlan>(module_, build_plan(module_, plan), device, *storage_, *stream_);
+  plan.weave = ranks.weave;
+  plan.delay_weight_gradients = ranks.delay_weight_gradients;
+  train_ = prepare(module_, plan);
+  if (ranks.parallel) {
+    executor_ = std::make_unique<ParallelExecutor>(*train_, device, *stream_);
+    if (ranks.world) ranks.world->set_status([this] { return executor_->status(); });
+  }
+}
+
+Session::~Session() {
+  if (options_.ranks.world) options_.ranks.world->set_status({});
+}
+
+std::unique_ptr<PreparedPlan> Session::prepare(const Module& module, const PlanOptions& options) {
+  Plan plan = build_plan(module, options);
+  plan.pattern = options_.config.pattern;
+  if (groups_) groups_->add(plan);
+  return std::make_unique<PreparedPlan>(module, std::move(plan), device_, *storage_, *stream_, groups_.get());
+}
+
+void Session::run_training_plan() {
+  World* world = options_.ranks.world;
+  if (executor_) {
+    executor_->run_step([world](const std::string& message) {
+      if (world) world->abort(message);
+    });
+  } else {
+    run_serially(*train_, *stream_);
+  }
 }
 
 void Session::set_parameters(const ParameterSource& source) {
@@ -129,8 +167,9 @@ StepResult Session::step(std::span<const MicroBatch> batches, double learning_ra
   WEFT_CHECK(std::ssize(batches) == options_.micro_batches, "{} batches for {} micro-batches", batches.size(),
              options_.micro_batches);
   for (std::size_t i = 0; i < batches.size(); ++i) feed(*train_, module_, static_cast<int>(i), batches[i]);
-  train_->write_doubles(*stream_, module_.step_values, step_values(learning_rate, decay, loss_scale_of(batches)));
-  run_serially(*train_, *stream_);
+  const double scale = loss_scale_of(batches) / static_cast<double>(options_.ranks.ranks());
+  train_->write_doubles(*stream_, module_.step_values, step_values(learning_rate, decay, scale));
+  run_training_plan();
   StepResult result;
   result.loss = train_->read(*stream_, module_.loss)[0];
   if (!options_.updates) return result;
@@ -170,8 +209,9 @@ Session::Evaluation& Session::evaluation(std::int64_t batch, std::int64_t length
 
 double Session::evaluate_on(Evaluation& evaluation, const MicroBatch& batch) {
   feed(*evaluation.plan, evaluation.module, 0, batch);
-  evaluation.plan->write_doubles(*stream_, evaluation.module.step_values,
-                                 step_values(0, 0, loss_scale_of(std::span(&batch, 1))));
+  evaluation.plan->write_doubles(
+      *stream_, evaluation.module.step_values,
+      step_values(0, 0, loss_scale_of(std::span(&batch, 1)) / static_cast<double>(options_.ranks.ranks())));
   run_serially(*evaluation.plan, *stream_);
   return evaluation.plan->read(*stream_, evaluation.module.loss)[0];
 }

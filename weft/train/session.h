@@ -7,13 +7,28 @@
 #include <optional>
 #include <vector>
 
+#include "weft/comm/world.h"
 #include "weft/data/token_source.h"
 #include "weft/device/device.h"
+#include "weft/execute/parallel_executor.h"
 #include "weft/execute/prepared_plan.h"
 #include "weft/model/builder.h"
 #include "weft/optim/adamw.h"
+#include "weft/plan/build.h"
 
 namespace weft {
+
+// The ranks of a run, as one of them sees them.
+struct RankOptions {
+  World* world = nullptr;  // null: one rank
+  std::int64_t expert_ranks = 1;
+  bool weave = false, delay_weight_gradients = false;
+  bool parallel = false;  // lanes as threads
+
+  std::int64_t rank() const { return world ? world->rank().value : 0; }
+  std::int64_t ranks() const { return world ? world->size() : 1; }
+  GradientLayout gradients() const { return {ranks(), expert_ranks, ranks() / expert_ranks}; }
+};
 
 struct SessionOptions {
   ModelConfig config;
@@ -24,6 +39,7 @@ struct SessionOptions {
   int threads = 1;
   std::int64_t logits_slice_bytes = 128 << 20;
   bool updates = true;  // false: gradients only (probe)
+  RankOptions ranks;
 };
 
 ModuleOptions module_options(const SessionOptions& options);  // of the training shape
@@ -37,6 +53,7 @@ struct StepResult {
 class Session {
  public:
   Session(Device& device, const SessionOptions& options);
+  ~Session();
 
   // Values of a parameter, by identity, in its logical shape.
   using ParameterSource = std::function<void(const ParameterPart& part, double* values)>;
@@ -46,7 +63,8 @@ class Session {
   void each_parameter(const ParameterSink& sink);
   void each_gradient(const ParameterSink& sink);  // as the last step left them, before clipping
 
-  // One step over micro_batches batches. decay is the weight decay's coefficient.
+  // One step over this rank's micro_batches batches. decay is the weight decay's coefficient. With several ranks every
+  // call below is made by all of them, and results are those of all.
   StepResult step(std::span<const MicroBatch> batches, double learning_rate, double decay);
   // Without updates: gradients of the mean loss.
   StepResult gradients(std::span<const MicroBatch> batches);
@@ -59,6 +77,7 @@ class Session {
 
   const Module& module() const { return module_; }
   const PreparedPlan& plan() const { return *train_; }
+  ParallelExecutor* executor() { return executor_.get(); }  // null: serial
   const SessionOptions& options() const { return options_; }
   Device& device() { return device_; }
   Stream& stream() { return *stream_; }
@@ -73,6 +92,8 @@ class Session {
     Module module;
     std::unique_ptr<PreparedPlan> plan;
   };
+  std::unique_ptr<PreparedPlan> prepare(const Module& module, const PlanOptions& options);
+  void run_training_plan();
   Evaluation& evaluation(std::int64_t batch, std::int64_t length, bool keep_logits);
   void feed(const PreparedPlan& plan, const Module& module, int micro_batch, const MicroBatch& batch);
   std::vector<double> step_values(double learning_rate, double decay, double loss_scale) const;
@@ -83,7 +104,9 @@ class Session {
   std::unique_ptr<Stream> stream_;
   Module module_;
   std::unique_ptr<ModelStorage> storage_;
+  std::unique_ptr<RankGroups> groups_;
   std::unique_ptr<PreparedPlan> train_;
+  std::unique_ptr<ParallelExecutor> executor_;
   std::vector<std::pair<std::array<std::int64_t, 3>, std::unique_ptr<Evaluation>>> evaluations_;
   std::int64_t steps_ = 0;
 };

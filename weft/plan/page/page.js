@@ -78,8 +78,8 @@ class Page {
     this.redraw();
   }
 
-  resize() {
-    for (const panel of this.panels) panel.resize(this.expanded, this.showMemory);
+  resize(keepRows = false) {
+    for (const panel of this.panels) panel.resize(this.expanded, this.showMemory, keepRows);
     document.getElementById('ranks').textContent = this.expanded.size ? 'Compact' : 'Expand';
     this.overview.resize(this.span);
     this.redraw();
@@ -142,11 +142,11 @@ class Page {
   toggleRanks() {
     if (this.expanded.size) this.expanded.clear();
     else for (let rank = 0; rank < this.ranks; ++rank) this.expanded.add(rank);
-    this.resize();
+    this.resize(Boolean(this.pinned));
   }
   toggleRank(rank) {
     if (!this.expanded.delete(rank)) this.expanded.add(rank);
-    this.resize();
+    this.resize(Boolean(this.pinned));
   }
   alignEnds() {
     this.aligned = !this.aligned;
@@ -172,6 +172,7 @@ class Page {
     const index = this.pinned.index + by, {panel, track} = this.pinned;
     if (index < 0 || index >= track.events.count) return;
     this.pin(panel, track, index);
+    panel.reveal(track);
     const from = track.events.start[index] / panel.scale, to = track.events.end[index] / panel.scale;
     const length = this.view.to - this.view.from;
     if (from < this.view.from || to > this.view.to) this.setView((from + to - length) / 2, (from + to + length) / 2);
@@ -225,7 +226,10 @@ class Page {
     const drawer = document.getElementById('drawer');
     if (drawer.hidden === Boolean(this.pinned)) {
       drawer.hidden = !this.pinned;
-      requestAnimationFrame(() => this.resize());
+      requestAnimationFrame(() => {  // when the drawer has its size
+        this.resize(true);
+        if (this.pinned) this.pinned.panel.reveal(this.pinned.track);
+      });
     }
     if (!this.pinned) return;
     const {panel, track, index} = this.pinned;

@@ -22,7 +22,8 @@ class Panel {
   }
 
   // The box of the canvas, in CSS pixels, and what is drawn in it.
-  resize(expanded, showMemory) {
+  // keepRows: rows stay as high as they were, when something below took a part of the room.
+  resize(expanded, showMemory, keepRows) {
     const ratio = window.devicePixelRatio || 1;
     this.width = Math.max(300, this.scroller.clientWidth);
     this.height = Math.max(60, this.scroller.clientHeight);
@@ -33,9 +34,18 @@ class Panel {
       canvas.style.width = this.width + 'px';
       canvas.style.height = this.height + 'px';
     }
-    this.layout = layoutOf(this.model, expanded, showMemory, this.height - AXIS - 4);
+    if (!keepRows || !this.room) this.room = this.height - AXIS - 4;
+    this.layout = layoutOf(this.model, expanded, showMemory, this.room);
     this.stage.style.height = this.height + 'px';
     this.spacer.style.height = Math.max(0, this.layout.height + AXIS + 4 - this.height) + 'px';
+  }
+
+  // Scrolls until a lane is seen.
+  reveal(track) {
+    const group = this.layout.groups[track.rank], row = group.rows.find((r) => r.kind === 'lane' && r.tracks.includes(track));
+    const top = this.scroller.scrollTop, seen = this.height - AXIS;
+    if (row && row.y < top) this.scroller.scrollTop = group.y;
+    else if (row && row.y + row.h > top + seen) this.scroller.scrollTop = Math.min(group.y, group.y + group.h - seen);
   }
 
   get lanesWidth() { return this.width - GUTTER; }
@@ -160,6 +170,8 @@ class Panel {
     context.font = '9px system-ui, "Liberation Sans", sans-serif';
     context.textBaseline = 'middle';
     context.textAlign = 'center';
+    // Room for the longest decides, so that neighbours are named alike.
+    const most = String(this.model.microBatches - 1), number = widthOf(context, most), longest = widthOf(context, 'B' + most);
     [['forward', 'F', FORWARD], ['backward', 'B', BACKWARD]].forEach(([name, letter, kind], i) => {
       const {list, end} = row.rank[name], y = row.y + half * i;
       for (let s = after(end, window.from); s < list.length && list[s].start < window.to; ++s) {
@@ -169,7 +181,7 @@ class Panel {
         const bright = !highlight || highlight.microBatch === null || highlight.microBatch === m;
         context.fillStyle = cssOf([...theme.table.subarray(colour, colour + 3)], bright ? 0.24 : 0.06);
         context.fillRect(GUTTER + x0, y, Math.max(0.5, x1 - x0), half - 1);
-        const text = fitting(context, [letter + m, String(m)], x1 - x0 - 3);
+        const room = x1 - x0 - 3, text = room >= longest ? letter + m : room >= number ? String(m) : '';
         context.fillStyle = bright ? theme.text : theme.muted;
         if (text) context.fillText(text, GUTTER + (x0 + x1) / 2, y + half / 2);
       }

@@ -12,15 +12,16 @@ function totalsOf(model) {
   const own = model.labels.map((label) => {
     const key = `${label.short} ${label.lane}`;
     if (!totals.has(key))
-      totals.set(key, {name: label.short, phase: PHASE_NAMES[label.phase] || label.phase, lane: label.lane, count: 0, time: 0});
+      totals.set(key, {name: label.short, phase: PHASE_NAMES[label.phase] || label.phase, lane: label.lane, count: 0, time: 0, hidden: -1});
     return totals.get(key);
   });
   for (const rank of model.ranks)
-    for (const {events} of rank.tracks)
+    for (const {events, communicates} of rank.tracks)
       for (let i = 0; i < events.count; ++i) {
         const total = own[events.label[i]];
         ++total.count;
         total.time += events.end[i] - events.start[i];
+        if (communicates) total.hidden = Math.max(0, total.hidden) + covered(rank.busy, events.start[i], events.end[i]);
       }
   return totals;
 }
@@ -30,19 +31,22 @@ function nodeTable(panels) {
   const ranks = panels.map(({model}) => model.ranks.length);
   const entries = [...totals[last]].filter(([, total]) => total.count).sort((a, b) => b[1].time - a[1].time).slice(0, 60);
   const each = panels.length > 1 ? panels.map((panel) => panel.name.toLowerCase()) : ['time a rank'];
+  const hides = entries.some(([, total]) => total.hidden >= 0);
   const heads = ['node', 'phase', 'lane', 'nodes', ...each, ...(last ? ['change'] : []), 'of the step', 'mean'];
+  if (hides) heads.push('hidden');
   return table(heads, entries.map(([key, total]) => {
     const times = totals.map((map, i) => map.has(key) ? map.get(key).time / ranks[i] : 0);
     return [
       total.name, total.phase, total.lane, wholeText(total.count), ...times.map(timeText),
       ...(last ? [times[0] > 0 ? percentMore(times[1], times[0]) : ''] : []),
       shareText(Math.min(1, times[last] / (panels[last].model.span || 1))), timeText(total.time / total.count),
+      ...(hides ? [total.hidden >= 0 && total.time > 0 ? shareText(Math.min(1, total.hidden / total.time)) : ''] : []),
     ];
   }));
 }
 
 function rankTable(panels) {
-  const heads = ['rank'], several = panels.length > 1;
+  const heads = [panels.length > 1 ? 'rank, plan → actual' : 'rank'];
   const transfers = panels.some(({model}) => model.overlap.communication > 0);
   const columns = [
     ['compute', ({overlap}) => timeText(overlap.compute)],
@@ -52,11 +56,10 @@ function rankTable(panels) {
     ['idle', ({overlap}) => timeText(overlap.idle)],
     ['peak memory', ({memory}) => memory ? bytesText(memory.peak) : ''],
   ].filter(([name]) => transfers || !['communication', 'hidden', 'exposed'].includes(name));
-  for (const [name] of columns)
-    for (const panel of panels) heads.push(several ? `${name}, ${panel.name.toLowerCase()}` : name);
+  heads.push(...columns.map(([name]) => name));
   const most = Math.max(...panels.map(({model}) => model.ranks.length));
   return table(heads, Array.from({length: most}, (_, rank) => [
     String(rank),
-    ...columns.flatMap(([, text]) => panels.map(({model}) => model.ranks[rank] ? text(model.ranks[rank]) : '')),
+    ...columns.map(([, text]) => panels.map(({model}) => model.ranks[rank] ? text(model.ranks[rank]) : '').join(' → ')),
   ]));
 }

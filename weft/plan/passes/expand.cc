@@ -153,7 +153,7 @@ Plan expand(const Module& module, const std::vector<ModelPass>& order, const Pla
     if (pass.direction == ModelPass::Direction::backward && options.kind != PlanOptions::Kind::evaluate)
       expansion.backward(pass.micro_batch);
   }
-  if (options.kind == PlanOptions::Kind::train) expansion.update();
+  if (options.kind != PlanOptions::Kind::gradients) expansion.update();
   return expansion.take();
 }
 

@@ -82,17 +82,44 @@ class Weaver {
   void alone(const UnitPass& pass) {
     for (const std::vector<Node>& nodes : pass.slot) put(nodes);
   }
+  static bool exchanges(const UnitPass& pass) { return !pass.slot[1].empty() || !pass.slot[3].empty(); }
+
   void combined(const UnitPass& f, const UnitPass& b) {
-    put(b.slot[0]);  // join'
-    put(b.slot[1]);  // exchange: combine'
-    put(f.slot[0]);  // mix, route: beside combine'
-    put(f.slot[1]);  // exchange: counts, dispatch
-    put(b.slot[2]);  // experts' and their weights: beside dispatch
-    put(b.slot[3]);  // exchange: dispatch'
+    if (!exchanges(b)) return around(f, b);
+    const std::vector<Node>& mix = f.slot[0];
+    // A forward unit without an exchange hides both of the backward one's, half of it each.
+    const auto half = exchanges(f) ? mix.end() : mix.begin() + static_cast<std::ptrdiff_t>((mix.size() + 1) / 2);
+    put(b.slot[0]);                              // join'
+    put(b.slot[1]);                              // exchange: combine'
+    out_.insert(out_.end(), mix.begin(), half);  // mix, route: beside combine'
+    put(f.slot[1]);                              // exchange: counts, dispatch
+    put(b.slot[2]);                              // experts' and their weights: beside dispatch
+    put(b.slot[3]);                              // exchange: dispatch'
+    out_.insert(out_.end(), half, mix.end());
     put(f.slot[2]);  // experts, shared: beside dispatch'
     put(f.slot[3]);  // exchange: combine
     put(b.slot[4]);  // shared', route', mix', weights: beside combine
     put(f.slot[4]);  // join
+  }
+
+  // The backward unit has no exchange: its input gradients hide the way to the experts, its weights the way back. Where
+  // the forward one has none either, backward comes first: so the embedding's gradient comes before the head's of the
+  // next micro-batch, as in the plain order, also where they are one parameter.
+  void around(const UnitPass& f, const UnitPass& b) {
+    std::vector<Node> inputs, weights;
+    for (const std::vector<Node>& nodes : b.slot)
+      for (const Node& node : nodes) (node.phase == Phase::weight_gradient ? weights : inputs).push_back(node);
+    if (!exchanges(f)) {
+      alone(b);
+      return alone(f);
+    }
+    put(f.slot[0]);
+    put(f.slot[1]);
+    put(inputs);
+    put(f.slot[2]);
+    put(f.slot[3]);
+    put(weights);
+    put(f.slot[4]);
   }
 
   const Plan& plan_;

@@ -76,6 +76,10 @@ TimelineLabel label_of(const Plan& plan, const Node& node) {
   label.unit = piece.unit;
   label.flops = node.flops;
   label.bytes = node.bytes;
+  if (const auto collectives = plan.collectives_of(node); !collectives.empty()) {
+    label.bytes = 0;
+    for (const NodeCollective& c : collectives) label.bytes += static_cast<double>(c.bytes);
+  }
   for (const BufferUse& use : plan.uses_of(node)) {
     const ValueInfo& value = plan.value_of(use.buffer);
     if (value.storage == Storage::weight && use.access == Access::read) {

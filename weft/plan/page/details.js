@@ -139,7 +139,7 @@ class Tooltip {
 }
 
 const LEGEND = [
-  ['forward', 'forward'], ['backward', 'backward'], ['weight', 'weight gradient'], ['update', 'update'],
+  ['forward', 'forward'], ['backward', 'backward'], ['weight', 'weight gradient'], ['update', 'update'], ['other', 'other'],
   ['hidden', 'communication, hidden'], ['exposed', 'communication, exposed'],
 ];
 

@@ -46,7 +46,7 @@ function nodeTable(panels) {
 }
 
 function rankTable(panels) {
-  const heads = [panels.length > 1 ? 'rank, plan → actual' : 'rank'];
+  const heads = ['rank'];  // of two timelines, cells say "plan → actual"
   const transfers = panels.some(({model}) => model.overlap.communication > 0);
   const columns = [
     ['compute', ({overlap}) => timeText(overlap.compute)],

@@ -18,7 +18,8 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
   const double eps = b.config().norm_epsilon;
   const bool zero_centred = b.config().zero_centred_norms, shared = spec.shared_ffn > 0;
   // Rows that travel lie densely.
-  const std::int64_t alignment = b.options().expert_ranks > 1 ? 1 : b.options().row_alignment;
+  const bool travels = b.options().expert_ranks > 1;
+  const std::int64_t alignment = travels ? 1 : b.options().row_alignment;
   const RouterSpec router = spec.router;
   v.R = row_bound(T * k, E, alignment);
 
@@ -33,7 +34,8 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
   const ValueId weights = b.activation("weights", acc, {T, k});
   const ValueId indices = b.activation("indices", DType::i32, {T, k});
   v.counts = b.activation("counts", DType::i32, {E});
-  v.offsets = b.activation("offsets", DType::i32, {E + 1});
+  // Where rows travel, experts have offsets of their own.
+  v.offsets = travels ? b.scratch("offsets", DType::i32, {E + 1}) : b.activation("offsets", DType::i32, {E + 1});
   v.row_of_slot = b.activation("row_of_slot", DType::i32, {T, k});
   v.slot_of_row = b.activation("slot_of_row", DType::i32, {v.R});
   v.in_use = b.activation("rows_in_use", DType::i32, {1});

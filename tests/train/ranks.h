@@ -1,0 +1,79 @@
+// Runs a model on thread ranks for a few steps and says everything it computed.
+#pragma once
+
+#include <map>
+#include <mutex>
+
+#include "weft/base/random.h"
+#include "weft/comm/local/cluster.h"
+#include "weft/device/cpu/device.h"
+#include "weft/train/session.h"
+
+namespace weft {
+
+struct RankRun {
+  std::vector<double> losses, norms;
+  std::map<ParameterIdentity, std::vector<double>> weights;
+};
+
+struct RankCase {
+  ModelConfig config;
+  DType dtype = DType::f64;
+  int ranks = 1, expert_ranks = 1, micro_batches = 2, steps = 3;
+  std::int64_t batch = 1, length = 6;
+  bool weave = false, delay = false, parallel = false;
+};
+
+// Micro-batch m of shard r is sample m * shards + r of its step: the same tokens for every number of ranks.
+inline MicroBatch batch_of(const RankCase& c, std::int64_t step, std::int64_t sample) {
+  MicroBatch b;
+  b.batch = c.batch;
+  b.length = c.length;
+  const std::uint64_t key = random_key(static_cast<std::uint64_t>(step * 1000 + sample), "tokens");
+  const auto words = static_cast<std::uint64_t>(c.config.vocabulary);
+  for (std::int64_t i = 0; i < b.batch * b.length; ++i) {
+    b.tokens.push_back(static_cast<std::int32_t>(random_below(key, static_cast<std::uint64_t>(2 * i), words)));
+    b.labels.push_back(static_cast<std::int32_t>(random_below(key, static_cast<std::uint64_t>(2 * i + 1), words)));
+  }
+  return b;
+}
+
+inline RankRun run_ranks(const RankCase& c) {
+  RankRun result;
+  std::mutex mutex;
+  const auto body = [&](World* world) {
+    CpuDevice device;
+    SessionOptions o;
+    o.config = c.config;
+    o.precision.compute = c.dtype;
+    o.batch = c.batch;
+    o.length = c.length;
+    o.micro_batches = c.micro_batches;
+    o.ranks = {world, c.expert_ranks, c.weave, c.delay, c.parallel};
+    Session session(device, o);
+    session.initialise_parameters(5);
+    const std::int64_t rank = o.ranks.rank(), ranks = o.ranks.ranks();
+    for (int step = 0; step < c.steps; ++step) {
+      std::vector<MicroBatch> batches;
+      for (int m = 0; m < c.micro_batches; ++m) batches.push_back(batch_of(c, step, m * ranks + rank));
+      const StepResult r = session.step(batches, 1e-2, 0.1);
+      if (rank == 0) {
+        result.losses.push_back(r.loss);
+        result.norms.push_back(r.gradient_norm);
+      }
+    }
+    const std::lock_guard lock(mutex);
+    session.each_parameter([&](const ParameterPart& part, std::span<const double> values) {
+      result.weights[part.identity].assign(values.begin(), values.end());
+    });
+  };
+  if (c.ranks == 1) {
+    body(nullptr);
+  } else {
+    LocalCluster cluster(c.ranks);
+    cluster.run([&](World& world) { body(&world); });
+  }
+  return result;
+}
+
+}  // namespace weft

@@ -1,0 +1,98 @@
+// What operations cost. Products count a multiplication and an addition a term; the rest counts the bytes it moves and
+// a few FLOP an element, which no schedule depends on.
+#include <algorithm>
+
+#include "weft/device/null/device.h"
+
+namespace weft {
+
+namespace {
+
+double elements(const Tensor& t) { return t.given() ? static_cast<double>(t.shape.elements()) : 0; }
+double bytes(const Tensor& t) { return t.given() ? static_cast<double>(t.bytes()) : 0; }
+
+template <class... Tensors>
+double bytes_of(const Tensors&... tensors) {
+  return (bytes(tensors) + ...);
+}
+
+// An elementwise pass.
+template <class... Tensors>
+OperationCost pass(double flops_an_element, const Tensor& first, const Tensors&... rest) {
+  return {flops_an_element * elements(first), bytes_of(first, rest...)};
+}
+
+// Pairs of query and key that causal attention looks at, over all sequences of one head.
+double pairs(const Attention& a) {
+  const auto length = static_cast<double>(a.length);
+  const double window = a.window > 0 ? std::min(static_cast<double>(a.window), length) : length;
+  const double one = window * (window + 1) / 2 + (length - window) * window;
+  return one * static_cast<double>(a.q.rows()) / length;
+}
+
+double attention_flops(const Attention& a) {
+  return 2 * pairs(a) * static_cast<double>(a.heads) * static_cast<double>(a.dim + a.value_dim);
+}
+
+}  // namespace
+
+OperationCost cost_of(const Matmul& x) {
+  const double k = static_cast<double>(x.transpose_a == Transposed::yes ? x.a.shape[0] : x.a.shape[1]);
+  const double again = x.store == Store::add ? bytes(x.c) : 0;
+  return {2 * elements(x.c) * k, bytes_of(x.a, x.b, x.c, x.bias, x.residual) + again};
+}
+
+OperationCost cost_of(const GroupedMatmul& x) {
+  const auto rows = static_cast<double>(x.x.rows());
+  const double again = x.store == Store::add ? bytes(x.w) : 0;
+  return {2 * rows * static_cast<double>(x.w.shape[1]) * static_cast<double>(x.w.shape[2]),
+          bytes_of(x.x, x.w, x.y, x.bias) + again};
+}
+
+OperationCost cost_of(const ColumnSum& x) { return pass(1, x.x, x.y); }
+OperationCost cost_of(const GroupedColumnSum& x) { return pass(1, x.x, x.y); }
+OperationCost cost_of(const RmsNorm& x) { return pass(4, x.x, x.y, x.weight, x.inverse); }
+OperationCost cost_of(const RmsNormBackward& x) { return pass(8, x.x, x.dy, x.dx, x.residual, x.weight); }
+OperationCost cost_of(const RmsNormWeightGradient& x) { return pass(3, x.x, x.dy, x.dweight); }
+OperationCost cost_of(const Rotary& x) { return pass(3, x.x, x.y, x.cosine, x.sine); }
+OperationCost cost_of(const Attention& x) { return {attention_flops(x), bytes_of(x.q, x.k, x.v, x.out, x.lse)}; }
+OperationCost cost_of(const AttentionBackward& x) {
+  const Attention& f = x.forward;
+  return {2.5 * attention_flops(f), bytes_of(f.q, f.k, f.v, f.out, f.lse, x.dout, x.dq, x.dk, x.dv)};
+}
+OperationCost cost_of(const Activation& x) { return pass(8, x.x, x.y, x.scale); }
+OperationCost cost_of(const ActivationBackward& x) { return pass(12, x.x, x.dy, x.dx, x.scale, x.dscale); }
+OperationCost cost_of(const Router& x) { return pass(6, x.logits, x.scores, x.weights, x.indices); }
+OperationCost cost_of(const RouterBackward& x) { return pass(6, x.scores, x.dlogits, x.weights, x.dweights); }
+OperationCost cost_of(const RouteRows& x) { return pass(0, x.indices, x.row_of_slot, x.slot_of_row, x.counts); }
+OperationCost cost_of(const ArrangeRows& x) { return pass(0, x.source_counts, x.received_of_row, x.row_of_received); }
+OperationCost cost_of(const GatherRows& x) { return {0, 2 * bytes(x.y) + bytes(x.index)}; }
+OperationCost cost_of(const SumRows& x) { return {elements(x.x), bytes_of(x.x, x.y, x.residual, x.extra, x.index)}; }
+OperationCost cost_of(const Embedding& x) { return {0, 2 * bytes(x.y)}; }
+OperationCost cost_of(const EmbeddingGradient& x) {
+  return {elements(x.dy), 2 * bytes(x.dy) + (x.store == Store::write ? bytes(x.dweight) : bytes(x.dy))};
+}
+OperationCost cost_of(const CrossEntropy& x) { return pass(6, x.logits, x.dlogits); }
+OperationCost cost_of(const Add& x) { return pass(1, x.y, x.a, x.b); }
+OperationCost cost_of(const Cast& x) { return pass(0, x.x, x.y); }
+OperationCost cost_of(const Fill& x) { return pass(0, x.y); }
+OperationCost cost_of(const SumOfSquares& x) {
+  OperationCost cost;
+  for (const Tensor& t : x.x) {
+    cost.flops += 2 * elements(t);
+    cost.bytes += bytes(t);
+  }
+  return cost;
+}
+OperationCost cost_of(const ClipFactor&) { return {}; }
+OperationCost cost_of(const AdamW& x) {
+  OperationCost cost;
+  for (const AdamSlab& s : x.slabs) {
+    cost.flops += 14 * elements(s.weight);
+    cost.bytes += bytes(s.gradient) + 2 * bytes_of(s.m, s.v) +
+                  (s.master.given() ? 2 * bytes(s.master) + bytes(s.weight) : 2 * bytes(s.weight));
+  }
+  return cost;
+}
+
+}  // namespace weft

@@ -4,6 +4,7 @@
 
 #include "apps/weft/commands.h"
 #include "apps/weft/machine.h"
+#include "weft/base/json.h"
 #include "weft/base/text.h"
 #include "weft/device/cpu/device.h"
 #include "weft/train/flags.h"

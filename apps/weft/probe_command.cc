@@ -7,6 +7,7 @@
 #include "apps/weft/commands.h"
 #include "apps/weft/machine.h"
 #include "weft/base/error.h"
+#include "weft/base/json.h"
 #include "weft/train/options.h"
 #include "weft/train/probe.h"
 

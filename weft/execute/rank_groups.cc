@@ -6,7 +6,7 @@
 
 namespace weft {
 
-RankGroups::RankGroups(World& world, const Grid& grid) : world_(world), grid_(grid) {}
+RankGroups::RankGroups(World& world, Members members) : world_(world), members_(std::move(members)) {}
 
 void RankGroups::add(const Plan& plan) {
   std::set<std::pair<std::string, Lane>> needed;  // ordered, so that all ranks make them alike
@@ -15,9 +15,10 @@ void RankGroups::add(const Plan& plan) {
       needed.emplace(plan.groups[static_cast<std::size_t>(c.group)], node.lane);
   for (const auto& key : needed) {
     if (groups_.contains(key)) continue;
-    const std::vector<std::string> axes{key.first};
-    const std::vector<RankId> members = grid_.group_of(world_.rank(), axes);
-    groups_[key] = world_.make_group(members, fmt::format("{}.{}", key.first, name_of(key.second)));
+    const auto members = members_.find(key.first);
+    WEFT_CHECK(members != members_.end(), "the plan communicates over '{}', which this rank has no group for",
+               key.first);
+    groups_[key] = world_.make_group(members->second, fmt::format("{}.{}", key.first, name_of(key.second)));
   }
 }
 

@@ -6,22 +6,23 @@
 #include <memory>
 
 #include "weft/comm/world.h"
-#include "weft/grid/grid.h"
 #include "weft/plan/plan.h"
 
 namespace weft {
 
 class RankGroups {
  public:
-  // Collective over all ranks of the grid: every rank makes the groups of the same plans in the same order.
-  RankGroups(World& world, const Grid& grid);
+  using Members = std::map<std::string, std::vector<RankId>>;  // of this rank's groups, by name
+
+  // `add` is collective: every rank adds the same plans in the same order.
+  RankGroups(World& world, Members members);
   void add(const Plan& plan);
   Communicator& get(const std::string& group, Lane lane) const;
   World& world() const { return world_; }
 
  private:
   World& world_;
-  Grid grid_;
+  Members members_;
   std::map<std::pair<std::string, Lane>, std::unique_ptr<Communicator>> groups_;
 };
 

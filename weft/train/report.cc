@@ -13,12 +13,15 @@ namespace weft {
 std::string to_text(const PlanReport& r) {
   const MemoryPlan& m = r.memory;
   std::string text;
-  const auto row = [&](std::string_view name, const std::string& value) { text += fmt::format("  {:<14}{}\n", name, value); };
+  const auto row = [&](std::string_view name, const std::string& value) {
+    text += fmt::format("  {:<14}{}\n", name, value);
+  };
   row("pattern", r.pattern);
   row("parameters", fmt::format("{} ({} active a token)", human_count(static_cast<double>(r.parameters.all)),
                                 human_count(static_cast<double>(r.parameters.active))));
   row("plan", fmt::format("{} nodes, checked", r.nodes));
-  row("work", fmt::format("{}FLOP and {} tokens a step", human_count(r.flops), human_count(static_cast<double>(r.tokens))));
+  row("work",
+      fmt::format("{}FLOP and {} tokens a step", human_count(r.flops), human_count(static_cast<double>(r.tokens))));
   const auto bytes = [](std::int64_t value) { return human_bytes(static_cast<double>(value)); };
   row("memory", fmt::format("{} in all", bytes(m.total())));
   row("  weights", bytes(m.weights));
@@ -35,13 +38,14 @@ std::string to_text(const LogLine& l) {
   const auto now = Clock::now();
   const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count() % 1000000;
   return fmt::format(
-      " [{:%Y-%m-%d %H:%M:%S}.{:06}] iteration {:8}/{:8} | consumed samples: {:12} | elapsed time per iteration (ms): {:.1f} | "
+      " [{:%Y-%m-%d %H:%M:%S}.{:06}] iteration {:8}/{:8} | consumed samples: {:12} | elapsed time per iteration (ms): "
+      "{:.1f} | "
       "throughput (GFLOP/s): {:.1f} | tokens per second: {:.0f} | learning rate: {:.6E} | global batch size: {:5} | "
       "lm loss: {:.6E} | grad norm: {:.3f} | number of skipped iterations: {:3} | number of nan iterations: {:3} | "
       "time left: {} |",
-      fmt::localtime(Clock::to_time_t(now)), micros, l.iteration, l.iterations, l.consumed_samples, l.step_seconds * 1e3,
-      l.flops_per_second * 1e-9, l.tokens_per_second, l.learning_rate, l.global_batch, l.loss, l.gradient_norm, l.skipped,
-      l.not_a_number, human_seconds(l.seconds_left));
+      fmt::localtime(Clock::to_time_t(now)), micros, l.iteration, l.iterations, l.consumed_samples,
+      l.step_seconds * 1e3, l.flops_per_second * 1e-9, l.tokens_per_second, l.learning_rate, l.global_batch, l.loss,
+      l.gradient_norm, l.skipped, l.not_a_number, human_seconds(l.seconds_left));
 }
 
 }  // namespace weft

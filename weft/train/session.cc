@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "weft/base/error.h"
+#include "weft/grid/grid.h"
 
 namespace weft {
 
@@ -50,9 +51,11 @@ Session::Session(Device& device, const SessionOptions& options)
   if (ranks.world) {
     const auto size = [](std::int64_t n) { return static_cast<int>(n); };
     const GradientLayout g = ranks.gradients();
-    groups_ = std::make_unique<RankGroups>(
-        *ranks.world, Grid({{"tp", 1}, {"cp", 1}, {"dp", size(g.data_shards)}, {"pp", 1}},
-                           {{"etp", 1}, {"ep", size(g.expert_ranks)}, {"edp", size(g.expert_shards)}, {"pp", 1}}));
+    const Grid grid({{"tp", 1}, {"cp", 1}, {"dp", size(g.data_shards)}, {"pp", 1}},
+                    {{"etp", 1}, {"ep", size(g.expert_ranks)}, {"edp", size(g.expert_shards)}, {"pp", 1}});
+    RankGroups::Members members;
+    for (const char* axis : {"dp", "ep", "edp"}) members[axis] = grid.group_of(ranks.world->rank(), {axis});
+    groups_ = std::make_unique<RankGroups>(*ranks.world, std::move(members));
   }
   PlanOptions plan;
   plan.kind = options.updates ? PlanOptions::Kind::train : PlanOptions::Kind::gradients;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include <signal.h>
 #include <unistd.h>
@@ -193,11 +194,13 @@ void MpiControl::rest() {
 }
 
 void MpiControl::note_sigterm() {
-  // Written at once and by hand: mpirun kills within a second, and the threads that wait may never get to speak.
+  if (std::exchange(told_to_stop_, true)) _exit(128 + SIGTERM);  // asked twice: whoever computes will not come back
   const std::string where = standing_.text();
+  if (!fail(fmt::format("told to stop (SIGTERM; mpirun sends it to every rank when one dies). It stood at: {}", where)))
+    return;
+  // Written at once and by hand: mpirun kills within a second, and the threads that wait may never get to speak.
   const std::string line = fmt::format("weft: rank {} is told to stop (SIGTERM). It stood at: {}\n", rank_, where);
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
-  fail(fmt::format("told to stop (SIGTERM; mpirun sends it to every rank when one dies). It stood at: {}", where));
 }
 
 }  // namespace weft

@@ -1,6 +1,7 @@
 // The control channel of a rank under MPI: a thread with a communicator of its own. It brings a failure to every rank,
 // tells others where this rank stands, also while this rank computes or hangs, keeps MPI's transfers going, and turns
-// SIGTERM (which mpirun sends to all ranks when one dies) into a last line about where this rank stood.
+// SIGTERM (which mpirun sends to all ranks when one dies) into a failure with a last line about where this rank stood.
+// A second SIGTERM ends the process at once.
 #pragma once
 
 #include <atomic>
@@ -72,6 +73,7 @@ class MpiControl {
   std::list<Outgoing> sending_;  // the thread's own, as all below
   std::vector<char> incoming_;
   MPI_Request receive_ = MPI_REQUEST_NULL;
+  bool told_to_stop_ = false;
   std::thread thread_;
 };
 

@@ -7,7 +7,7 @@
 
 namespace weft {
 
-enum class ScratchUse : unsigned char { left, right, result, other, count };
+enum class ScratchUse : unsigned char { left, right, result, plan, other, count };
 
 // At least `bytes` bytes of the calling thread, aligned to a page of 4 KiB; valid until the thread's next call with the
 // same use. Contents are undefined.

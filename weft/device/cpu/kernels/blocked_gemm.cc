@@ -180,7 +180,7 @@ class Blocked {
     const Fetch fetch = beside_ && !last ? Fetch{reinterpret_cast<const std::byte*>(before),
                                                  n_block * static_cast<std::int64_t>(sizeof(T))}
                                          : Fetch{c, x_.c_stride * c_size_};
-    micro_tile(depth, a, right_ + j * depth, tile, rows, fetch);
+    micro_tile<T>(depth, a, right_ + j * depth, tile, rows, nullptr, fetch);
     Finish<T> finish;
     if (beside_ && !last) {
       if (!first) finish.base = before;

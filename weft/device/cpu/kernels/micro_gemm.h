@@ -32,16 +32,25 @@ struct Fetch {
   std::int64_t stride = 0;  // bytes
 };
 
-// tile [tile_rows][tile_columns] = sum over k of a[k][i] b[k][j], for the first `rows` rows.
-template <class T, int rows>
+// What a tile starts from: zeros; what is there; or that times a factor for each column.
+enum class Start : std::uint8_t { zero, tile, scaled_tile };
+
+// tile [tile_rows][tile_columns] = start + sum over k of a[k][i] b[k][j], for the first `rows` rows.
+template <class T, int rows, Start start>
 WEFT_INLINE void micro_tile_rows(std::int64_t k, const T* __restrict a, const T* __restrict b, T* __restrict tile,
-                                 Fetch fetch) {
+                                 const T* __restrict factors, Fetch fetch) {
   using V = Vector<T>;
   V sums[rows][tile_vectors];
 #pragma GCC unroll 8
   for (int i = 0; i < rows; ++i)
 #pragma GCC unroll 4
-    for (int j = 0; j < tile_vectors; ++j) sums[i][j] = V{};
+    for (int j = 0; j < tile_vectors; ++j) {
+      if constexpr (start == Start::zero)
+        sums[i][j] = V{};
+      else
+        sums[i][j] = load<T>(tile + i * tile_columns<T> + j * lanes<T>);
+      if constexpr (start == Start::scaled_tile) sums[i][j] *= load<T>(factors + j * lanes<T>);
+    }
   const auto step = [&]() __attribute__((always_inline)) {
     V right[tile_vectors];
 #pragma GCC unroll 4
@@ -71,14 +80,15 @@ WEFT_INLINE void micro_tile_rows(std::int64_t k, const T* __restrict a, const T*
     for (int j = 0; j < tile_vectors; ++j) store(tile + i * tile_columns<T> + j * lanes<T>, sums[i][j]);
 }
 
-template <class T>
+// Rows past `rows`, up to tile_rows, may be written with anything.
+template <class T, Start start = Start::zero>
 [[gnu::noinline]] void micro_tile(std::int64_t k, const T* a, const T* b, T* tile, std::int64_t rows,
-                                  Fetch fetch = {}) {
+                                  const T* factors = nullptr, Fetch fetch = {}) {
   if constexpr (tile_rows > 4)
-    if (rows > 4) return micro_tile_rows<T, tile_rows>(k, a, b, tile, fetch);
-  if (rows > 2) return micro_tile_rows<T, 4>(k, a, b, tile, fetch);
-  if (rows > 1) return micro_tile_rows<T, 2>(k, a, b, tile, fetch);
-  return micro_tile_rows<T, 1>(k, a, b, tile, fetch);
+    if (rows > 4) return micro_tile_rows<T, tile_rows, start>(k, a, b, tile, factors, fetch);
+  if (rows > 2) return micro_tile_rows<T, 4, start>(k, a, b, tile, factors, fetch);
+  if (rows > 1) return micro_tile_rows<T, 2, start>(k, a, b, tile, factors, fetch);
+  return micro_tile_rows<T, 1, start>(k, a, b, tile, factors, fetch);
 }
 
 // Where an element of an operand lies: at(p, i) for the index p that is summed over and i that is not.

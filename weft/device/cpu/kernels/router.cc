@@ -1,7 +1,9 @@
 // router and its backward: a token at a time.
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "weft/device/cpu/kernels/dispatch.h"
 
@@ -9,63 +11,84 @@ namespace weft::WEFT_ISA {
 
 namespace {
 
-constexpr std::int64_t most = 256;  // choices of a token, and groups of experts
+constexpr std::int64_t most = 256;  // choices of a token
 
-// The k best of a sequence, best first; of equal ones the earlier. NaN counts as the worst value.
+// Where the largest of values[0 .. count) is; of equal ones the first. NaN takes no part; one value at least is none.
 template <class Acc>
-class Best {
- public:
-  explicit Best(std::int64_t k) : k_(k) {
-    for (std::int64_t i = 0; i < k; ++i) {
-      values_[at(i)] = 0;
-      indices_[at(i)] = 0;
+std::int64_t largest(const Acc* values, std::int64_t count) {
+  using Index = std::conditional_t<sizeof(Acc) == 4, std::int32_t, std::int64_t>;  // as wide as a value
+  constexpr int width = 16;
+  Acc best[width];
+  Index at[width];
+  for (int lane = 0; lane < width; ++lane) {
+    best[lane] = -std::numeric_limits<Acc>::infinity();
+    at[lane] = std::numeric_limits<Index>::max();
+  }
+  std::int64_t i = 0;
+  for (; i + width <= count; i += width) {
+#pragma omp simd
+    for (int lane = 0; lane < width; ++lane) {
+      const Acc value = values[i + lane];
+      at[lane] = value > best[lane] ? static_cast<Index>(i) + lane : at[lane];
+      best[lane] = value > best[lane] ? value : best[lane];
     }
   }
-  void offer(Acc value, std::int64_t index) {
-    value = value != value ? -std::numeric_limits<Acc>::infinity() : value;
-    if (count_ == k_ && !(value > values_[at(k_ - 1)])) return;
-    std::int64_t place = count_ < k_ ? count_++ : k_ - 1;
-    for (; place > 0 && value > values_[at(place - 1)]; --place) {
-      values_[at(place)] = values_[at(place - 1)];
-      indices_[at(place)] = indices_[at(place - 1)];
+  for (int lane = 0; i < count; ++i, ++lane)
+    if (values[i] > best[lane]) {
+      best[lane] = values[i];
+      at[lane] = static_cast<Index>(i);
     }
-    values_[at(place)] = value;
-    indices_[at(place)] = index;
+#pragma GCC unroll 4
+  for (int half = width / 2; half > 0; half /= 2) {
+#pragma omp simd
+    for (int lane = 0; lane < half; ++lane) {
+      const Acc a = best[lane], b = best[lane + half];
+      const Index from_a = at[lane], from_b = at[lane + half];
+      const Index first = from_b < from_a ? from_b : from_a;
+      best[lane] = b > a ? b : a;
+      at[lane] = b > a ? from_b : b == a ? first : from_a;
+    }
   }
-  std::int64_t count() const { return count_; }
-  std::int64_t index(std::int64_t place) const { return indices_[at(place)]; }
-  Acc sum() const {
-    Acc sum = 0;
-    for (std::int64_t i = 0; i < count_; ++i) sum += values_[at(i)];
-    return sum;
-  }
+  if (at[0] != std::numeric_limits<Index>::max()) return at[0];
+  std::int64_t first = 0;  // nothing above -infinity
+  while (first < count - 1 && values[first] != values[first]) ++first;
+  return first;
+}
 
- private:
-  static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-  std::int64_t k_, count_ = 0;
-  std::array<Acc, most> values_;
-  std::array<std::int64_t, most> indices_;
+// The k best of values[0 .. count), best first; of equal ones the lower index. A value that was taken, or that takes no
+// part, is NaN. take(place, index, value).
+template <class Acc, class Take>
+void take_best(Acc* values, std::int64_t count, std::int64_t k, const Take& take) {
+  for (std::int64_t place = 0; place < k; ++place) {
+    const std::int64_t index = largest(values, count);
+    take(place, index, values[index]);
+    values[index] = std::numeric_limits<Acc>::quiet_NaN();
+  }
+}
+
+// What choosing needs beside the choices [E] themselves: the scores of groups, and a copy of one group's choices.
+template <class Acc>
+struct Choices {
+  Acc *values, *groups, *members;
+  static std::size_t bytes(std::int64_t experts) { return 3 * static_cast<std::size_t>(experts) * sizeof(Acc); }
+  Choices(void* scratch, std::int64_t experts)
+      : values(static_cast<Acc*>(scratch)), groups(values + experts), members(groups + experts) {}
 };
 
-// Offers every expert whose group takes part. choice(e): the value that experts are chosen by.
-template <class Acc, class Choice>
-void choose(const RouterSpec& spec, std::int64_t experts, const Choice& choice, Best<Acc>& chosen) {
-  if (spec.groups <= 1) {
-    for (std::int64_t e = 0; e < experts; ++e) chosen.offer(choice(e), e);
-    return;
-  }
+// Takes the experts outside of the best groups out of the choice.
+template <class Acc>
+void keep_best_groups(const RouterSpec& spec, std::int64_t experts, const Choices<Acc>& choices) {
   const std::int64_t size = experts / spec.groups;
-  Best<Acc> groups(spec.keep_groups);
   for (std::int64_t g = 0; g < spec.groups; ++g) {
-    Best<Acc> members(spec.group_best);
-    for (std::int64_t e = g * size; e < (g + 1) * size; ++e) members.offer(choice(e), e);
-    groups.offer(members.sum(), g);
+    std::copy_n(choices.values + g * size, size, choices.members);
+    Acc sum = 0;
+    take_best(choices.members, size, spec.group_best, [&](std::int64_t, std::int64_t, Acc value) { sum += value; });
+    choices.groups[g] = sum != sum ? -std::numeric_limits<Acc>::infinity() : sum;
   }
-  std::array<bool, most> kept{};
-  for (std::int64_t i = 0; i < groups.count(); ++i) kept[static_cast<std::size_t>(groups.index(i))] = true;
-  for (std::int64_t g = 0; g < spec.groups; ++g)  // in the order of experts: ties go to the lower index
-    if (kept[static_cast<std::size_t>(g)])
-      for (std::int64_t e = g * size; e < (g + 1) * size; ++e) chosen.offer(choice(e), e);
+  // The kept groups become NaN, so the others are those that are not.
+  take_best(choices.groups, spec.groups, spec.keep_groups, [](std::int64_t, std::int64_t, Acc) {});
+  for (std::int64_t e = 0; e < experts; ++e)
+    if (choices.groups[e / size] == choices.groups[e / size]) choices.values[e] = std::numeric_limits<Acc>::quiet_NaN();
 }
 
 template <class Acc>
@@ -84,35 +107,33 @@ void softmax(const Acc* logits, Acc* scores, std::int64_t count) {
 }
 
 template <class Acc>
-void route(const Router& op, std::int64_t t, std::int64_t experts) {
+void route(const Router& op, std::int64_t t, std::int64_t experts, const Choices<Acc>& choices) {
   const RouterSpec& spec = op.spec;
   const std::int64_t k = spec.k;
   const Acc *logits = row<Acc>(op.logits, t), *bias = optional<Acc>(op.bias);
   Acc *scores = row<Acc>(op.scores, t), *weights = row<Acc>(op.weights, t);
   std::int32_t* indices = row<std::int32_t>(op.indices, t);
   const bool sigmoid = spec.score == RouterSpec::Score::sigmoid, choose_first = !sigmoid && spec.choose_first;
-  Best<Acc> chosen(k);
   if (sigmoid) {
 #pragma omp simd
     for (std::int64_t e = 0; e < experts; ++e) scores[e] = fast_sigmoid(logits[e]);
   } else {
     softmax(logits, scores, experts);
   }
-  if (choose_first)
-    choose(
-        spec, experts, [&](std::int64_t e) { return logits[e]; }, chosen);
-  else if (bias != nullptr)
-    choose(
-        spec, experts, [&](std::int64_t e) { return scores[e] + bias[e]; }, chosen);
-  else
-    choose(
-        spec, experts, [&](std::int64_t e) { return scores[e]; }, chosen);
+  // A token whose logits are not numbers still gets k experts.
+  const Acc worst = -std::numeric_limits<Acc>::infinity();
+  for (std::int64_t e = 0; e < experts; ++e) {
+    const Acc choice = choose_first ? logits[e] : bias != nullptr ? scores[e] + bias[e] : scores[e];
+    choices.values[e] = choice != choice ? worst : choice;
+  }
+  if (spec.groups > 1) keep_best_groups(spec, experts, choices);
+  take_best(choices.values, experts, k,
+            [&](std::int64_t place, std::int64_t e, Acc) { indices[place] = static_cast<std::int32_t>(e); });
 
   Acc sum = 0;
   for (std::int64_t i = 0; i < k; ++i) {
-    const std::int64_t e = chosen.index(i);
-    indices[i] = static_cast<std::int32_t>(e);
-    weights[i] = choose_first ? fast_exp(logits[e] - logits[chosen.index(0)]) : scores[e];
+    const std::int64_t e = indices[i];
+    weights[i] = choose_first ? fast_exp(logits[e] - logits[indices[0]]) : scores[e];
     sum += weights[i];
   }
   Acc factor = static_cast<Acc>(spec.scaling);
@@ -175,11 +196,11 @@ void route_backward(const RouterBackward& op, std::int64_t t, std::int64_t exper
 void check(const char* operation, const RouterSpec& spec, std::int64_t experts) {
   require(spec.k >= 1 && spec.k <= experts && spec.k <= most, operation, "k is not between 1 and the experts (or 256)");
   if (spec.groups <= 1) return;
-  require(spec.groups <= most && experts % spec.groups == 0, operation, "the experts do not divide into the groups");
+  require(experts % spec.groups == 0, operation, "the experts do not divide into the groups");
   require(
       spec.keep_groups >= 1 && spec.keep_groups <= spec.groups && spec.k <= spec.keep_groups * (experts / spec.groups),
       operation, "the kept groups hold fewer than k experts");
-  require(spec.group_best >= 1 && spec.group_best <= experts / spec.groups && spec.group_best <= most, operation,
+  require(spec.group_best >= 1 && spec.group_best <= experts / spec.groups, operation,
           "group_best is not between 1 and a group's experts");
 }
 
@@ -202,7 +223,8 @@ void router(Stream& stream, const Router& op) {
   with_accumulator("router", op.logits.dtype, [&](auto type) {
     using Acc = typename decltype(type)::type;
     split_rows(stream, tokens, experts * 4, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t t = begin; t < end; ++t) route<Acc>(op, t, experts);
+      const Choices<Acc> choices(thread_scratch(Choices<Acc>::bytes(experts)), experts);
+      for (std::int64_t t = begin; t < end; ++t) route<Acc>(op, t, experts, choices);
     });
   });
 }

@@ -59,6 +59,17 @@ WEFT_INLINE void store(T* at, const Vector<T>& x) {
   store<lanes<T>, T>(at, x);
 }
 
+// Rounded to the type of the memory (as narrow in load.h).
+WEFT_INLINE void store_narrow(float* at, const Vector<float>& x) { store(at, x); }
+WEFT_INLINE void store_narrow(double* at, const Vector<double>& x) { store(at, x); }
+WEFT_INLINE void store_narrow(bfloat16* at, const Vector<float>& x) {
+  constexpr int n = lanes<float>;
+  const auto u = (Vector<std::uint32_t, n>)x;
+  const auto rounded = u + 0x7fffu + ((u >> 16) & 1u);
+  const auto bits = __builtin_convertvector((x != x ? u | 0x400000u : rounded) >> 16, Vector<std::uint16_t, n>);
+  *reinterpret_cast<VectorOf<std::uint16_t, n>::in_memory*>(at) = bits;
+}
+
 // Copies exactly `count` elements in as few vectors as possible.
 template <int count, class T, class S>
 WEFT_INLINE void copy_fixed(const S* from, T* to) {

@@ -1,0 +1,189 @@
+// comm_ranks MODE [RANKS]: what mpi_test.cc does under mpirun, or on so many local ranks. Prints a line a rank and
+// exits with 0, 1 (failed while running) or 2 (wrong request).
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <map>
+#include <thread>
+
+#include <signal.h>
+#include <unistd.h>
+
+#include "tests/comm/collective_checks.h"
+#include "tests/comm/ranks.h"
+#include "weft/base/text.h"
+#include "weft/comm/local/cluster.h"
+#include "weft/comm/mpi_world.h"
+
+namespace weft {
+namespace {
+
+void say(World& world, const std::string& text) {
+  const std::string line = fmt::format("rank {}: {}\n", world.rank().value, text);
+  if (write(STDOUT_FILENO, line.data(), line.size()) < 0) throw RunError("stdout is closed");
+}
+
+double processor_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+void sleep_seconds(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
+class Mode {
+ public:
+  explicit Mode(World& world) : world_(world), rank_(world.rank().value) {}
+
+  void collectives() { say(world_, fmt::format("hash {:016x}", check_collectives(world_))); }
+
+  void lanes() {
+    std::vector<std::unique_ptr<Communicator>> groups;
+    for (int lane = 0; lane < 4; ++lane) groups.push_back(everyone("lane"));
+    std::vector<std::uint64_t> hashes(groups.size());
+    std::vector<std::thread> threads;
+    for (std::size_t lane = 0; lane < groups.size(); ++lane) {
+      threads.emplace_back([&, lane] {
+        try {
+          hashes[lane] = check_collectives(*groups[lane], lane % 2 == 0 ? DType::bf16 : DType::f64);
+        } catch (const std::exception& error) {
+          world_.abort(error.what());
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    world_.throw_if_ended();
+    say(world_, fmt::format("lanes {:016x} {:016x} {:016x} {:016x}", hashes[0], hashes[1], hashes[2], hashes[3]));
+  }
+
+  void large() {  // rendezvous messages, far beyond what MPI buffers
+    const auto group = everyone("large");
+    const std::int64_t count = 3'000'001;
+    std::vector<float> values(static_cast<std::size_t>(count), 0.5f + static_cast<float>(rank_));
+    const HostTensor data(values);
+    group->all_reduce(stream_, data, data, Reduction::sum);
+    const float expected = 0.5f * static_cast<float>(world_.size() * world_.size());
+    for (const float value : data.values<float>())
+      if (value != expected) throw RunError("large all_reduce gave {} instead of {}", value, expected);
+    say(world_, "large");
+  }
+
+  void idle() {  // a wait for a late rank leaves the processor alone
+    const auto group = everyone("idle");
+    group->barrier(stream_);
+    if (rank_ == 1) sleep_seconds(1.5);
+    const double before = processor_seconds();
+    group->barrier(stream_);
+    say(world_, fmt::format("processor {:.4f} s", processor_seconds() - before));
+  }
+
+  void abort() {
+    const auto group = everyone("all");
+    group->barrier(stream_);
+    if (rank_ == 2) throw RunError("the loss is a potato");
+    group->barrier(stream_);
+  }
+
+  void counts() {
+    const auto group = everyone("ep");
+    std::vector<std::int64_t> send_counts(static_cast<std::size_t>(world_.size()), 2), receive_counts = send_counts;
+    if (rank_ == 1) send_counts[2] = wrong_count_;
+    const HostTensor send(DType::f32, 100), receive(DType::f32, 100);
+    group->all_to_all(stream_, send, send_counts, receive, receive_counts);
+    group->barrier(stream_);
+  }
+  void counts_less() {
+    wrong_count_ = 0;
+    counts();
+  }
+
+  void groups() {  // ranks make different groups
+    world_.set_timeout(2);
+    const auto group = everyone(rank_ == 1 ? "gather" : "reduce");
+  }
+
+  void stall() {
+    const auto group = everyone("dp");
+    world_.set_timeout(0.7);
+    world_.set_status([this] { return fmt::format("micro-batch {}, layer 2", rank_); });
+    group->barrier(stream_);
+    if (rank_ == 2) sleep_seconds(30);
+    const HostTensor data(DType::f32, 100'000);
+    group->all_reduce(stream_, data, data, Reduction::sum);
+  }
+
+  void kill() {
+    const auto group = everyone("dp");
+    world_.set_status([this] { return fmt::format("micro-batch {}, layer 3", rank_); });
+    group->barrier(stream_);
+    if (rank_ == 1) ::kill(getpid(), SIGKILL);
+    group->barrier(stream_);
+  }
+
+  void run(const std::string& name) {
+    const std::map<std::string, void (Mode::*)()> modes{{"collectives", &Mode::collectives},
+                                                        {"lanes", &Mode::lanes},
+                                                        {"large", &Mode::large},
+                                                        {"idle", &Mode::idle},
+                                                        {"abort", &Mode::abort},
+                                                        {"counts", &Mode::counts},
+                                                        {"counts_less", &Mode::counts_less},
+                                                        {"groups", &Mode::groups},
+                                                        {"stall", &Mode::stall},
+                                                        {"kill", &Mode::kill}};
+    const auto found = modes.find(name);
+    if (found == modes.end()) throw UserError("there is no mode '{}'", name);
+    (this->*found->second)();
+  }
+
+ private:
+  std::unique_ptr<Communicator> everyone(const std::string& name) {
+    return world_.make_group(ranks_below(world_.size()), name);
+  }
+
+  World& world_;
+  int rank_;
+  std::int64_t wrong_count_ = 5;
+  HostStream stream_;
+};
+
+int run_rank(World& world, const std::string& mode) {
+  try {
+    Mode(world).run(mode);
+    return 0;
+  } catch (const std::exception& error) {
+    world.abort(error.what());
+    say(world, fmt::format("error: {}", error.what()));
+    return 1;
+  }
+}
+
+int run(int argc, char** argv) {
+  if (argc < 2) throw UserError("usage: comm_ranks MODE [RANKS]");
+  std::int64_t ranks = 0;
+  if (argc > 2 && parse_int(argv[2], ranks)) {
+    LocalCluster cluster(static_cast<int>(ranks));
+    std::atomic<int> worst{0};
+    cluster.run([&](World& world) {
+      if (run_rank(world, argv[1]) != 0) worst = 1;
+    });
+    return worst;
+  }
+  const std::unique_ptr<World> world = make_mpi_world(find_launch(process_environment()));
+  return run_rank(*world, argv[1]);
+}
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) {
+  try {
+    return weft::run(argc, argv);
+  } catch (const weft::UserError& error) {
+    std::fprintf(stderr, "comm_ranks: %s\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "comm_ranks: %s\n", error.what());
+    return 1;
+  }
+}

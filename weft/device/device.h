@@ -31,6 +31,7 @@ class Memory {
   virtual ~Memory() = default;
   virtual std::byte* data() const = 0;
   virtual std::size_t bytes() const = 0;
+  virtual void touch() const {}  // makes sure that it is really there, where the system hands out pages on first use
 };
 
 class Device {

@@ -25,6 +25,7 @@ class PreparedPlan {
   const Module& module() const { return module_; }
 
   void run_node(NodeId node, Stream& stream) const;
+  void touch_memory() const { arena_->touch(); }
 
   // Host access between steps. micro_batch -1 for values of the step.
   Tensor tensor(ValueId value, int micro_batch = -1) const;

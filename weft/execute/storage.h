@@ -18,6 +18,7 @@ class ModelStorage {
   const Tensor& gradient(TensorId id) const;
   const Tensor& state(ValueId value) const;  // of the module the storage was made for
   std::size_t bytes() const;
+  void touch_memory() const { memory_->touch(); }
 
   // Host copies, as double whatever the dtype. Values are converted exactly or rounded once.
   std::vector<double> read(Stream& stream, const Tensor& tensor) const;

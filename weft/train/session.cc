@@ -247,6 +247,8 @@ std::vector<double> Session::logits(std::span<const std::int32_t> tokens) {
 }
 
 std::int64_t Session::measure_library_bytes() {
+  storage_->touch_memory();
+  train_->touch_memory();
   const std::int64_t before = resident_bytes();
   const auto count = static_cast<std::size_t>(options_.batch * options_.length);
   const std::vector<std::int32_t> zeros(count);

@@ -27,6 +27,12 @@ class CpuMemory : public Memory {
   CpuMemory& operator=(const CpuMemory&) = delete;
   std::byte* data() const override { return data_; }
   std::size_t bytes() const override { return bytes_; }
+  void touch() const override {
+    for (std::size_t at = 0; at < bytes_; at += 4096) {
+      volatile std::byte& page = data_[at];
+      page = page;
+    }
+  }
 
  private:
   std::byte* data_;

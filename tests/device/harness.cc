@@ -166,10 +166,12 @@ void expect_close(const HostTensor& got, const std::vector<double>& want, std::i
     if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
   const double stored = unit_roundoff(got.dtype());
   const double sum = unit_roundoff(accumulator_of(got.dtype())) * static_cast<double>(length + 2);
+  const double underflow = (got.dtype() == DType::f64 ? 0x1p-1022 : 0x1p-126) * static_cast<double>(length + 2);
   int shown = 0;
   for (std::size_t i = 0; i < want.size() && shown < 5; ++i) {
     const double x = got.at(static_cast<std::int64_t>(i));
-    const double bound = 1.01 * (stored * std::abs(want[i]) + sum * (magnitudes.empty() ? largest : magnitudes[i]));
+    const double bound =
+        1.01 * (stored * std::abs(want[i]) + sum * (magnitudes.empty() ? largest : magnitudes[i])) + underflow;
     const bool same = x == want[i] || (std::isnan(x) && std::isnan(want[i]));
     if (same || std::abs(x - want[i]) <= bound) continue;
     ADD_FAILURE() << fmt::format("element {} is {:.9g}, not {:.9g}: off by {:.3g}, allowed {:.3g}", i, x, want[i],

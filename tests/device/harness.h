@@ -30,7 +30,7 @@ class HostTensor {
   Tensor view() const;
   operator Tensor() const { return view(); }
   DType dtype() const { return dtype_; }
-  std::int64_t elements() const { return shape_.elements(); }
+  std::int64_t elements() const { return shape_.dims() > 0 ? shape_.elements() : 0; }
 
   double at(std::int64_t index) const;  // index into the logical elements, row after row
   double at(std::int64_t row, std::int64_t column) const { return at(row * columns_ + column); }
@@ -76,8 +76,8 @@ DType accumulator_of(DType dtype);
 
 // A sum of `length` terms, added up in acc in any order and stored in got's dtype, lies within
 //   unit(stored) |want| + unit(acc) (length + 2) magnitude,   magnitude = sum of the terms' absolute values
-// of the exact value (all factors 1.01). `length` also stands for the number of roundings of a formula.
-// magnitudes: one an element; empty: max |want| everywhere.
+// of the exact value (all factors 1.01; terms below the smallest normal number may be lost). `length` also stands for
+// the number of roundings of a formula. magnitudes: one an element; empty: max |want| everywhere.
 void expect_close(const HostTensor& got, const std::vector<double>& want, std::int64_t length,
                   const std::vector<double>& magnitudes = {});
 

@@ -5,30 +5,18 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "apps/weft/explain_arguments.h"
 #include "weft/base/error.h"
 #include "weft/base/json.h"
 #include "weft/base/text.h"
 #include "weft/grid/grid.h"
+#include "weft/train/flags.h"
 
 namespace weft {
 namespace {
 
-constexpr std::string_view help_text =
-    R"(weft grid --shape AXES [--expert AXES] [--groups NAMES]... [--offset N] [--world-size N] [--json]
-
-Explains a grid of ranks: the coordinates of each rank and the groups that communicate.
-
-  --shape tp=2,dp=4       axes and sizes, the first varies fastest; any names
-  --expert etp=1,ep=8     a second factorization of the ranks of each pipeline stage; pp is shared
-  --groups dp,cp          the groups along these axes, of one view; may be repeated (default: each axis)
-  --offset N              the first rank (0)
-  --world-size N          check that the ranks exist
-  --json                  for machines
-
-Expert axes are usually etp, ep and edp (also spelled expt_tp, expt_dp).
-Example: weft grid --shape tp=2,cp=1,dp=2,pp=2 --expert etp=1,ep=4,edp=1 --groups tp --groups dp,cp --groups ep
-)";
+constexpr std::string_view example =
+    "\nExample: weft grid --shape tp=2,cp=1,dp=2,pp=2 --expert etp=1,ep=4,edp=1 --groups tp --groups dp,cp --groups "
+    "ep\n";
 
 // What a person reads at a glance; --json has every group.
 constexpr std::size_t rows_shown = 32;
@@ -123,28 +111,39 @@ Json to_json(const Grid& grid, const std::vector<std::string>& requests) {
 }  // namespace
 
 int run_grid_command(std::span<const std::string> args, std::FILE* out) {
-  const ExplainArguments arguments(
-      "weft grid", args,
-      {{"--shape"}, {"--expert"}, {"--groups", ExplainFlag::many_values}, {"--offset"}, {"--world-size"}});
-  if (arguments.has("--help")) {
-    fmt::print(out, "{}", help_text);
+  std::string shape, expert;
+  std::vector<std::string> requests;
+  std::int64_t offset = 0, world = 0;
+  bool json = false;
+  FlagTable flags("weft grid",
+                  "Explains a grid of ranks: the coordinates of each rank and the groups that communicate.");
+  flags.further_words_mean("the axes are given by --shape, the expert view by --expert, groups by --groups");
+  flags.add("--shape", shape, "AXES", "Axes and sizes, tp=2,dp=4: the first varies fastest; any names.");
+  flags.add("--expert", expert, "AXES",
+            "A second factorization of the ranks of each pipeline stage, etp=1,ep=8 (also expt_tp, expt_dp); pp is "
+            "shared.");
+  flags.add("--groups", requests, "NAMES", "The groups along these axes, dp,cp, of one view. Repeatable.")
+      .each()
+      .standard("each axis");
+  flags.add("--offset", offset, "N", "The first rank.").at_least(0);
+  flags.add("--world-size", world, "N", "Checks that the ranks exist.").at_least(1).standard("any");
+  flags.add("--json", json, "Prints JSON, with every group.");
+  flags.apply(flags.scan(args));
+  if (flags.help_wanted()) {
+    fmt::print(out, "{}{}", flags.help(), example);
     return 0;
   }
-  if (!arguments.positionals().empty())
-    throw UserError("weft grid: unexpected argument '{}' (see weft grid --help)", arguments.positionals().front());
-  const std::optional<std::string> shape = arguments.value("--shape"), expert = arguments.value("--expert");
-  if (!shape) throw UserError("weft grid: no shape is given; try weft grid --shape tp=2,dp=4");
-  const Grid grid(parse_axes(*shape), expert ? parse_axes(*expert) : std::vector<Axis>{},
-                  arguments.integer("--offset").value_or(0));
-  if (const std::optional<int> world = arguments.integer("--world-size")) grid.require_fits(*world);
+  if (!flags.is_set("--shape")) throw UserError("--shape is missing: which axes has the grid? Try --shape tp=2,dp=4");
+  const Grid grid(parse_axes(shape), flags.is_set("--expert") ? parse_axes(expert) : std::vector<Axis>{},
+                  static_cast<int>(offset));
+  if (flags.is_set("--world-size")) grid.require_fits(static_cast<int>(world));
 
-  std::vector<std::string> requests = arguments.values("--groups");
   if (requests.empty()) {
     for (const Axis& axis : grid.axes()) requests.push_back(axis.name);
     if (grid.has_expert_view())
       for (const Axis& axis : own_expert_axes(grid)) requests.push_back(axis.name);
   }
-  fmt::print(out, "{}", arguments.has("--json") ? to_json(grid, requests).dump() + "\n" : draw(grid, requests));
+  fmt::print(out, "{}", json ? to_json(grid, requests).dump() + "\n" : draw(grid, requests));
   return 0;
 }
 

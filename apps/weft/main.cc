@@ -29,7 +29,7 @@ constexpr const char* usage =
 int dispatch(const std::vector<std::string>& words) {
   using namespace weft;
   if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
-    fmt::print("{}", usage);
+    fmt::print(words.empty() ? stderr : stdout, "{}", usage);
     return words.empty() ? 2 : 0;
   }
   const std::span<const std::string> rest = std::span(words).subspan(1);
@@ -38,8 +38,8 @@ int dispatch(const std::vector<std::string>& words) {
   std::vector<std::string> names;
   for (const Command& command : commands()) names.push_back(command.name);
   const std::string near = nearest_name(words[0], names);
-  throw UserError("weft has no command '{}'{}; `weft --help` lists them", words[0],
-                  near.empty() ? "" : "; did you mean '" + near + "'?");
+  throw UserError("there is no command '{}'; {}`weft --help` lists all", words[0],
+                  near.empty() ? "" : "did you mean '" + near + "'? ");
 }
 
 }  // namespace

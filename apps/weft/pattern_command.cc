@@ -5,32 +5,24 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "apps/weft/explain_arguments.h"
-#include "weft/base/error.h"
 #include "weft/base/json.h"
 #include "weft/base/text.h"
 #include "weft/pattern/pattern.h"
+#include "weft/train/flags.h"
 
 namespace weft {
 namespace {
 
-constexpr std::string_view help_text =
-    R"(weft pattern PATTERN [--pp N] [--first-stage-layers N] [--last-stage-layers N] [--json]
-
-Explains a layer pattern: its segments on pipeline ranks, its layers and units.
-
+constexpr std::string_view legend =
+    R"(
+Patterns
   symbols   M Mamba-2   G gated delta net   * attention   + multi-latent attention
             D sparse attention   - MLP   E mixture of experts
   [*E]      a group: one layer of several symbols, never split; E only as the last
   |         ends a segment; segment = virtual stage x PP + pipeline rank
   /         begins an MTP part, one a depth, all the same
 
-  --pp N                  pipeline ranks (1). Without '|' the layers are divided evenly over them
-  --first-stage-layers N  layers of the first rank; the rest is divided over the others
-  --last-stage-layers N   layers of the last rank
-  --json                  for machines
-
-Quote the pattern: weft pattern 'M[*E]|M-/[*E]' --pp 2
+Example: weft pattern 'M[*E]|M-/[*E]' --pp 2
 )";
 
 Json to_json(const Pattern& pattern) {
@@ -136,21 +128,30 @@ std::string draw(const Pattern& pattern) {
 }  // namespace
 
 int run_pattern_command(std::span<const std::string> args, std::FILE* out) {
-  const ExplainArguments arguments("weft pattern", args, {{"--pp"}, {"--first-stage-layers"}, {"--last-stage-layers"}});
-  if (arguments.has("--help")) {
-    fmt::print(out, "{}", help_text);
+  std::string text;
+  std::int64_t pp = 1, first = 0, last = 0;
+  bool json = false;
+  FlagTable flags("weft pattern", "Explains a layer pattern: its segments on pipeline ranks, its layers and units.");
+  flags.positional("PATTERN", text, "The layers, in single quotes: a shell has its own meaning for * and |.");
+  flags.further_words_mean(
+      "one pattern is explained at a time; put it in single quotes, for a shell has its own "
+      "meaning for * and |");
+  flags.add("--pp", pp, "N", "Pipeline ranks. Without '|' the layers are divided evenly over them.").at_least(1);
+  flags.add("--first-stage-layers", first, "N", "Layers of the first rank; the rest is divided over the others.")
+      .at_least(0)
+      .standard("even");
+  flags.add("--last-stage-layers", last, "N", "Layers of the last rank.").at_least(0).standard("even");
+  flags.add("--json", json, "Prints JSON.");
+  flags.apply(flags.scan(args));
+  if (flags.help_wanted()) {
+    fmt::print(out, "{}{}", flags.help(), legend);
     return 0;
   }
-  if (arguments.positionals().size() != 1)
-    throw UserError("weft pattern: {}", arguments.positionals().empty()
-                                            ? "no pattern is given; try weft pattern 'M[*E]|M-' --pp 2"
-                                            : "more than one pattern is given; put the pattern in single quotes, for a "
-                                              "shell has its own meaning for * and |");
-  const Pattern pattern =
-      parse_pattern(arguments.positionals().front(), {.pp = arguments.integer("--pp").value_or(1),
-                                                      .first_stage_layers = arguments.integer("--first-stage-layers"),
-                                                      .last_stage_layers = arguments.integer("--last-stage-layers")});
-  fmt::print(out, "{}", arguments.has("--json") ? to_json(pattern).dump() + "\n" : draw(pattern));
+  SplitOptions split{.pp = static_cast<int>(pp)};
+  if (flags.is_set("--first-stage-layers")) split.first_stage_layers = static_cast<int>(first);
+  if (flags.is_set("--last-stage-layers")) split.last_stage_layers = static_cast<int>(last);
+  const Pattern pattern = parse_pattern(text, split);
+  fmt::print(out, "{}", json ? to_json(pattern).dump() + "\n" : draw(pattern));
   return 0;
 }
 

@@ -5,13 +5,17 @@
 #include "apps/weft/commands.h"
 #include "apps/weft/machine.h"
 #include "weft/base/error.h"
+#include "weft/base/json.h"
+#include "weft/base/text.h"
 #include "weft/checkpoint/hugging_face.h"
 #include "weft/optim/adamw.h"
 #include "weft/plan/build.h"
 #include "weft/plan/check.h"
 #include "weft/plan/estimate.h"
 #include "weft/plan/memory.h"
+#include "weft/plan/perfetto.h"
 #include "weft/plan/text.h"
+#include "weft/plan/timeline_page.h"
 #include "weft/train/data_source.h"
 #include "weft/train/options.h"
 #include "weft/train/report.h"
@@ -34,9 +38,12 @@ PaperPlan plan_on_paper(const TrainOptions& options) {
   paper.config = run_config(options);
   const SessionOptions s = session_options(options, paper.config);
   paper.module = build_module(paper.config, module_options(s));
-  add_updates(paper.module, s.precision, s.adam);
+  GradientLayout layout{options.layout.ranks, s.ranks.expert_ranks, options.layout.ranks / s.ranks.expert_ranks};
+  add_updates(paper.module, s.precision, s.adam, layout);
   PlanOptions plan;
   plan.micro_batches = s.micro_batches;
+  plan.weave = s.ranks.weave;
+  plan.delay_weight_gradients = s.ranks.delay_weight_gradients;
   paper.plan = build_plan(paper.module, plan);
   paper.plan.pattern = paper.config.pattern;
   price(paper.plan, paper.module, counting_pricer(paper.module));
@@ -45,11 +52,18 @@ PaperPlan plan_on_paper(const TrainOptions& options) {
 }
 
 // Options of a command that plans: all of train's, and --json. False: help was printed.
+struct Output {
+  bool json = false;
+  std::string html;
+};
 bool parse(const char* program, const char* summary, std::span<const std::string> words, TrainOptions& options,
-           bool& json) {
+           Output& output) {
   FlagTable flags(program, summary);
   flags.section("Output");
-  flags.add("--json", json, "Prints JSON.");
+  flags.add("--json", output.json, "Prints JSON.");
+  if (std::string_view(program) == "weft plan")
+    flags.add("--html", output.html, "FILE",
+              "Writes a page that draws lanes, exchange and memory over estimated time.");
   add_train_flags(flags, options);
   parse_train_options(flags, options, words);
   if (flags.help_wanted()) fmt::print("{}", flags.help());
@@ -61,12 +75,21 @@ bool parse(const char* program, const char* summary, std::span<const std::string
 
 int run_plan_command(std::span<const std::string> words) {
   TrainOptions options;
-  bool json = false;
+  Output output;
   if (!parse("weft plan", "Prints the plan of a training step: every node, what it reads, writes and adds to.", words,
-             options, json))
+             options, output))
     return 0;
   const PaperPlan paper = plan_on_paper(options);
-  if (json) {
+  if (!output.html.empty() || !options.execution.trace.empty()) {
+    const Timeline timeline = estimate_timeline(paper.plan, paper.memory, static_cast<int>(options.layout.ranks), {});
+    if (!output.html.empty()) write_file_atomically(output.html, timeline_page(timeline, nullptr));
+    if (!options.execution.trace.empty()) write_file_atomically(options.execution.trace, perfetto_trace(timeline));
+    const Overlap sum = sum_of(overlaps_of(timeline, Lane::exchange));
+    fmt::print("{} nodes a rank, step {} estimated, {:.1f} % of the exchange hidden\n", paper.plan.nodes.size(),
+               human_seconds(range_of(timeline).length()), 100 * sum.share_hidden());
+    return 0;
+  }
+  if (output.json) {
     fmt::print("{}\n", to_json(paper.plan, paper.memory).dump());
   } else {
     fmt::print("{}", to_text(paper.plan, paper.memory));
@@ -76,20 +99,22 @@ int run_plan_command(std::span<const std::string> words) {
 
 int run_check_command(std::span<const std::string> words) {
   TrainOptions options;
-  bool json = false;
+  Output output;
   if (!parse("weft check", "Builds and checks the plan; says parameters, peak memory and work before anything runs.",
-             words, options, json))
+             words, options, output))
     return 0;
   const PaperPlan paper = plan_on_paper(options);
   PlanReport report;
   report.pattern = paper.config.pattern;
-  report.parameters = count_parameters(paper.module, paper.config.experts.experts, paper.config.experts.router.k);
+  report.parameters = count_parameters(paper.module, paper.config.experts.experts, paper.config.experts.router.k,
+                                       options.layout.expert_model_parallel_size);
+  report.ranks = options.layout.ranks;
   report.nodes = paper.plan.nodes.size();
   report.memory = paper.memory;
   report.flops = total_flops(paper.plan);
   report.tokens = options.batch.global_batch_size * options.batch.seq_length;
-  if (!json) {
-    fmt::print("{}", to_text(report));
+  if (!output.json) {
+    fmt::print("{}\n", to_text(report));
     return 0;
   }
   const MemoryPlan& m = paper.memory;

@@ -1,5 +1,5 @@
 // `weft probe`: a Hugging Face model on given tokens.
-#include <thread>
+#include <filesystem>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -38,6 +38,10 @@ int run_probe_command(std::span<const std::string> words) {
   if (model.empty()) throw UserError("weft probe needs a model: --hf DIR");
   if (tokens.empty()) throw UserError("weft probe needs tokens: --tokens FILE.safetensors");
   if (with_trajectory && !out.empty()) throw UserError("--trajectory prints losses; it writes no --out file");
+  // Better now than after the work.
+  const std::filesystem::path folder = std::filesystem::path(out).parent_path();
+  if (!folder.empty() && !std::filesystem::is_directory(folder))
+    throw UserError("--out {}: there is no folder {}; make it first", out, folder.string());
 
   ProbeOptions options;
   options.model = model;

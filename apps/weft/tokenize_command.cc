@@ -7,51 +7,31 @@
 #include <fstream>
 #include <map>
 #include <memory>
-#include <optional>
 #include <sstream>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "apps/weft/explain_arguments.h"
 #include "weft/base/error.h"
 #include "weft/base/json.h"
 #include "weft/base/text.h"
 #include "weft/data/indexed_dataset_writer.h"
 #include "weft/data/stories.h"
 #include "weft/data/tokenizer.h"
+#include "weft/train/flags.h"
 
 namespace weft {
 namespace {
 
-constexpr std::string_view help_text =
-    R"(weft tokenize --input FILE --output-prefix P [OPTIONS]
-weft tokenize --stories SIZE --output-prefix P [OPTIONS]
-
-Writes Megatron token files: P.bin (tokens) and P.idx (index).
-
-  --input FILE            a text, or JSON lines where the name ends in .jsonl or .json
-  --stories SIZE          instead: SIZE bytes of generated stories (64K, 10M), also written to P.txt
-  --seed N                of the stories (1)
-  --output-prefix P       where the files go
-  --tokenizer-type T      ByteTokenizer (default): 256 bytes and an end of document
-                          NullTokenizer: whole numbers separated by blanks, with --vocab-size N
-  --vocab-size N          ids of NullTokenizer
-  --append-eod            end each document with the end-of-document token
-  --documents HOW         of a text: blank-lines (default), lines, or whole. Without --append-eod the
-                          separators stay in the text, so the documents one after another are the file
-  --json-keys A,B         of JSON lines: the key that holds the text (text). With several keys each has
-                          files of its own, P_KEY_document.bin and .idx
-  --json                  a summary for machines
-)";
+enum class DocumentsAre : std::uint8_t { blank_lines, lines, whole };
 
 struct Request {
-  std::string input, prefix, tokenizer_type = "ByteTokenizer", documents = "blank-lines";
-  std::optional<std::size_t> stories;
-  std::uint64_t seed = 1;
-  std::int64_t vocabulary = 0;
-  std::vector<std::string> keys = {"text"};
+  std::string input, prefix, tokenizer_type = "ByteTokenizer", stories_text;
+  std::size_t stories = 0;  // bytes; 0: the input is a file
+  DocumentsAre documents = DocumentsAre::blank_lines;
+  std::int64_t seed = 1, vocabulary = 0;
+  std::vector<std::string> key_lists, keys = {"text"};
   bool append_eod = false, json = false, json_lines = false;
 };
 
@@ -62,51 +42,73 @@ std::size_t parse_size(const std::string& text) {
   std::int64_t number = 0;
   const int shift = unit == std::string_view::npos ? 0 : 10 * (static_cast<int>(unit) + 1);
   if (!parse_int(digits, number) || number < 1 || number > (std::int64_t{1} << 46) >> shift) {
-    throw UserError("weft tokenize: --stories {} is not a size; write bytes, or 64K, 10M, 1G", text);
+    throw UserError("--stories {} is not a size; write bytes, or 64K, 10M, 1G", text);
   }
   return static_cast<std::size_t>(number) << shift;
 }
 
-std::int64_t whole_number(const ExplainArguments& arguments, std::string_view flag, std::int64_t otherwise) {
-  const auto text = arguments.value(flag);
-  std::int64_t number = otherwise;
-  if (text && (!parse_int(*text, number) || number < 0)) {
-    throw UserError("weft tokenize: {} must be a whole number, not '{}'", flag, *text);
-  }
-  return number;
+void add_flags(FlagTable& flags, Request& request) {
+  flags.further_words_mean("the text to read is --input FILE");
+  flags.add("--input", request.input, "FILE", "A text, or JSON lines where the name ends in .jsonl or .json.");
+  flags.custom(
+      "--stories", "SIZE",
+      [&request](const std::string& text) {
+        request.stories = parse_size(text);
+        request.stories_text = text;
+      },
+      [&request] { return request.stories_text; },
+      "Instead: so many bytes of generated stories (64K, 10M), also written to PREFIX.txt.");
+  flags.add("--seed", request.seed, "N", "Decides the stories.")
+      .at_least(0)
+      .at_most(4294967295.0)
+      .limited_to(4294967295.0);
+  flags.add("--output-prefix", request.prefix, "PREFIX", "Where the files go: PREFIX.bin and PREFIX.idx.");
+  flags.choice("--tokenizer-type", request.tokenizer_type,
+               {{"ByteTokenizer", std::string("ByteTokenizer")}, {"NullTokenizer", std::string("NullTokenizer")}},
+               "ByteTokenizer: a token a byte, 257 ids. NullTokenizer: whole numbers separated by blanks, with "
+               "--vocab-size.");
+  flags.add("--vocab-size", request.vocabulary, "N", "Ids of NullTokenizer.").at_least(1).standard("the tokenizer's");
+  flags.add("--append-eod", request.append_eod, "End each document with the end-of-document token.");
+  flags.choice(
+      "--documents", request.documents,
+      {{"blank-lines", DocumentsAre::blank_lines}, {"lines", DocumentsAre::lines}, {"whole", DocumentsAre::whole}},
+      "What separates the documents of a text. Without --append-eod the separators stay in the text, so the "
+      "documents one after another are the file.");
+  flags
+      .add("--json-keys", request.key_lists, "KEYS",
+           "Of JSON lines: the key that holds the text. With several, A,B, each has files of its own, "
+           "PREFIX_KEY_document.bin and .idx.")
+      .each()
+      .standard("text");
+  flags.add("--json", request.json, "Prints a summary as JSON.");
 }
 
-Request parse(const ExplainArguments& arguments) {
-  Request request;
-  if (!arguments.positionals().empty()) {
-    throw UserError("weft tokenize: unexpected '{}'; the text to read is --input FILE", arguments.positionals()[0]);
-  }
-  request.input = arguments.value("--input").value_or("");
-  request.prefix = arguments.value("--output-prefix").value_or("");
-  if (const auto size = arguments.value("--stories")) request.stories = parse_size(*size);
-  if (request.input.empty() == !request.stories) {
+void check(Request& request, const FlagTable& flags) {
+  if (flags.is_set("--input") == flags.is_set("--stories")) {
     throw UserError("weft tokenize: give either --input FILE or --stories SIZE (see weft tokenize --help)");
   }
-  if (request.prefix.empty()) throw UserError("weft tokenize: give --output-prefix P: the files are P.bin and P.idx");
-  request.seed = static_cast<std::uint64_t>(whole_number(arguments, "--seed", 1));
-  request.vocabulary = whole_number(arguments, "--vocab-size", 0);
-  request.tokenizer_type = arguments.value("--tokenizer-type").value_or(request.tokenizer_type);
-  request.documents = arguments.value("--documents").value_or(request.documents);
-  if (request.documents != "blank-lines" && request.documents != "lines" && request.documents != "whole") {
-    throw UserError("weft tokenize: --documents {} is unknown; there are blank-lines, lines, whole", request.documents);
+  if (request.prefix.empty()) {
+    throw UserError("weft tokenize: give --output-prefix PREFIX: the files are PREFIX.bin and PREFIX.idx");
   }
-  request.append_eod = arguments.has("--append-eod");
-  request.json = arguments.has("--json");
+  const bool numbers = request.tokenizer_type == "NullTokenizer";
+  if (numbers != flags.is_set("--vocab-size")) {
+    throw UserError(numbers ? "--tokenizer-type NullTokenizer: needs --vocab-size N, the number of ids"
+                            : "--vocab-size: ByteTokenizer has a vocabulary of its own; leave it out");
+  }
+  if (flags.is_set("--seed") && request.stories == 0) throw UserError("--seed: decides --stories only; leave it out");
+  if (numbers && request.stories > 0) {
+    throw UserError("--stories: stories are no numbers; leave out --tokenizer-type NullTokenizer");
+  }
   request.json_lines = request.input.ends_with(".jsonl") || request.input.ends_with(".json");
-  const auto keys = arguments.values("--json-keys");
-  if (!keys.empty()) {
-    if (!request.json_lines) throw UserError("weft tokenize: --json-keys is for JSON lines (FILE.jsonl)");
-    request.keys.clear();
-    for (const std::string& list : keys) {
-      for (const std::string& key : split(list, ',')) request.keys.push_back(key);
-    }
+  if (request.json_lines && flags.is_set("--documents")) {
+    throw UserError("--documents: of JSON lines each line is a document; leave it out");
   }
-  return request;
+  if (request.key_lists.empty()) return;
+  if (!request.json_lines) throw UserError("--json-keys: only JSON lines (FILE.jsonl) have keys; leave it out");
+  request.keys.clear();
+  for (const std::string& list : request.key_lists) {
+    for (const std::string& key : split(list, ',')) request.keys.push_back(key);
+  }
 }
 
 // How far a long input is, once a second; over one line where stderr is a terminal.
@@ -208,13 +210,13 @@ class Job {
   // Lines gather in pending_ until a document is whole; its separator stays only where no token stands for it.
   void add_text_line(const std::string& line, bool ended) {
     const bool blank = line.empty() || line == "\r";
-    if (request_.documents == "blank-lines" && !blank && after_blank_) {
+    if (request_.documents == DocumentsAre::blank_lines && !blank && after_blank_) {
       add_document(*writers_[0], std::exchange(pending_, ""));
     }
     after_blank_ = blank;
     pending_ += line;
     if (ended) pending_ += '\n';
-    if (request_.documents == "lines") add_document(*writers_[0], std::exchange(pending_, ""));
+    if (request_.documents == DocumentsAre::lines) add_document(*writers_[0], std::exchange(pending_, ""));
   }
 
   void add_json_line(const std::string& line, const std::string& where) {
@@ -231,7 +233,7 @@ class Job {
   }
 
   void add_document(IndexedDatasetWriter& writer, std::string_view text) {
-    if (request_.append_eod && !request_.json_lines && request_.documents != "whole") {
+    if (request_.append_eod && !request_.json_lines && request_.documents != DocumentsAre::whole) {
       text = text.substr(0, text.find_last_not_of("\r\n") + 1);
     }
     auto ids = tokenizer_->encode(text);
@@ -252,27 +254,21 @@ class Job {
 }  // namespace
 
 int run_tokenize_command(std::span<const std::string> args, std::FILE* out) {
-  const ExplainArguments arguments("weft tokenize", args,
-                                   {{"--input"},
-                                    {"--stories"},
-                                    {"--seed"},
-                                    {"--output-prefix"},
-                                    {"--tokenizer-type"},
-                                    {"--vocab-size"},
-                                    {"--documents"},
-                                    {"--json-keys", ExplainFlag::many_values},
-                                    {"--append-eod", ExplainFlag::plain}});
-  if (arguments.has("--help")) {
-    fmt::print(out, "{}", help_text);
+  Request request;
+  FlagTable flags("weft tokenize", "Writes Megatron token files: PREFIX.bin (tokens) and PREFIX.idx (index).");
+  add_flags(flags, request);
+  flags.apply(flags.scan(args));
+  if (flags.help_wanted()) {
+    fmt::print(out, "{}", flags.help());
     return 0;
   }
-  const Request request = parse(arguments);
+  check(request, flags);
   Job job(request);
-  if (request.stories) {
-    const std::string text = write_stories(request.seed, *request.stories);
-    write_file_atomically(request.prefix + ".txt", text);
+  if (request.stories > 0) {
+    const std::string text = write_stories(static_cast<std::uint64_t>(request.seed), request.stories);
     std::istringstream in(text);
     job.read(in, static_cast<double>(text.size()), "stories");
+    write_file_atomically(request.prefix + ".txt", text);
   } else {
     std::error_code error;
     const auto size = std::filesystem::file_size(request.input, error);

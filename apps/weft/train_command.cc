@@ -3,6 +3,7 @@
 
 #include "apps/weft/commands.h"
 #include "apps/weft/machine.h"
+#include "apps/weft/ranks.h"
 #include "weft/base/error.h"
 #include "weft/base/text.h"
 #include "weft/train/options.h"
@@ -14,7 +15,8 @@ int run_train_command(std::span<const std::string> words) {
   TrainOptions options;
   FlagTable flags("weft train", "Trains a model; without options a small one, on stories that Weft writes.");
   add_train_flags(flags, options);
-  parse_train_options(flags, options, words);
+  const Launch launch = this_launch();
+  parse_train_options(flags, options, words, launch.size);
   if (flags.help_wanted()) {
     fmt::print("{}", flags.help());
     return 0;
@@ -23,9 +25,12 @@ int run_train_command(std::span<const std::string> words) {
     for (const std::string& name : options.explain) fmt::print("{}\n", flags.explain(name));
     return 0;
   }
-  for (const std::string& note : flags.notes()) fmt::print(stderr, "note: {}\n", note);
-  const std::unique_ptr<Device> device = make_device(options.execution.device);
-  return train(options, {*device, counting_pricer, stdout});
+  if (launch.rank == 0)
+    for (const std::string& note : flags.notes()) fmt::print(stderr, "note: {}\n", note);
+  return run_ranks(options, launch, [&](World* world) {
+    const std::unique_ptr<Device> device = make_device(options.execution.device);
+    return train(options, {*device, counting_pricer, stdout, world});
+  });
 }
 
 }  // namespace weft

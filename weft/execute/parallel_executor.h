@@ -31,6 +31,7 @@ class ParallelExecutor {
   // Node times of the last step; empty unless asked for.
   void keep_times(bool keep) { times_.resize(keep ? plan_.plan().nodes.size() : 0); }
   const std::vector<NodeTime>& times() const { return times_; }
+  double began() const { return begin_; }  // of the last step, in seconds of the machine's steady clock
   // Where every lane stands, for reports; from any thread.
   std::string status() const;
 

@@ -1,6 +1,10 @@
 #include "weft/plan/estimate.h"
 
+#include <algorithm>
+#include <array>
 #include <map>
+
+#include "weft/plan/edges.h"
 
 namespace weft {
 
@@ -24,15 +28,59 @@ double total_flops(const Plan& plan) {
   return flops;
 }
 
-ParameterCount count_parameters(const Module& module, std::int64_t experts, std::int64_t chosen) {
+ParameterCount count_parameters(const Module& module, std::int64_t experts, std::int64_t chosen,
+                                std::int64_t expert_ranks) {
   ParameterCount count;
   for (const ParameterTensor& tensor : module.parameters) {
-    const std::int64_t elements = tensor.shape.elements();
+    const std::int64_t elements = tensor.shape.elements() * (tensor.expert ? expert_ranks : 1);
     count.all += elements;
     if (tensor.parts.front().identity.role == Role::embedding) continue;
     count.active += tensor.expert ? elements / experts * chosen : elements;
   }
   return count;
+}
+
+Timeline estimate_timeline(const Plan& plan, const MemoryPlan& memory, int ranks, const MachineRates& rates,
+                           double share_of_bound) {
+  // All ranks run the same plan and nothing tells them apart, so they go in step: one is simulated and drawn for all.
+  const Edges edges = derive_edges(plan);
+  std::vector<double> end(plan.nodes.size());
+  std::array<double, lane_count> lane_free{};
+  std::vector<LaneMarks> reuse(plan.nodes.size());
+  for (LaneMarks& marks : reuse) marks.fill(-1);
+  for (const MemoryReuse& r : memory.reuses)
+    for (std::size_t lane = 0; lane < lane_count; ++lane)
+      reuse[r.node.index()][lane] = std::max(reuse[r.node.index()][lane], r.after[lane]);
+  Timeline timeline;
+  timeline.title = "plan (estimate)";
+  timeline.ranks = ranks;
+  timeline.memory.resize(static_cast<std::size_t>(ranks));
+  const std::vector<std::int32_t> labels = add_labels(timeline, plan);
+  const double resident = static_cast<double>(memory.weights + memory.gradients + memory.states + memory.step);
+  for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
+    const Node& node = plan.nodes[i];
+    double start = lane_free[static_cast<std::size_t>(node.lane)];
+    for (NodeId before : edges.before(NodeId(static_cast<std::int64_t>(i))))
+      start = std::max(start, end[before.index()]);
+    for (std::int32_t mark : reuse[i])
+      if (mark >= 0) start = std::max(start, end[static_cast<std::size_t>(mark)]);
+    double seconds = rates.node_overhead;
+    if (node.collectives == 0) {
+      seconds += std::max(node.flops / rates.flops, node.bytes / rates.bytes);
+    } else {
+      for (const NodeCollective& c : plan.collectives_of(node)) {
+        const bool routed = c.send_counts.valid();
+        seconds += rates.latency + static_cast<double>(c.bytes) * (routed ? share_of_bound : 1) / rates.bandwidth;
+      }
+    }
+    end[i] = start + seconds;
+    lane_free[static_cast<std::size_t>(node.lane)] = end[i];
+    for (int rank = 0; rank < ranks; ++rank)
+      timeline.events.push_back({rank, labels[i], node.micro_batch, start, end[i]});
+    if (node.lane == Lane::compute)
+      for (auto& curve : timeline.memory) curve.push_back({start, resident + static_cast<double>(memory.live[i])});
+  }
+  return timeline;
 }
 
 }  // namespace weft

@@ -4,7 +4,9 @@
 #include <functional>
 
 #include "weft/model/module.h"
+#include "weft/plan/memory.h"
 #include "weft/plan/plan.h"
+#include "weft/plan/timeline.h"
 
 namespace weft {
 
@@ -22,6 +24,20 @@ struct ParameterCount {
   std::int64_t all = 0;
   std::int64_t active = 0;  // that one token uses: k of the experts, without the embedding lookup
 };
-ParameterCount count_parameters(const Module& module, std::int64_t experts, std::int64_t chosen);
+// Of the whole model; `module` holds experts / expert_ranks of its experts.
+ParameterCount count_parameters(const Module& module, std::int64_t experts, std::int64_t chosen,
+                                std::int64_t expert_ranks = 1);
+
+// How fast a machine is, for estimates of time.
+struct MachineRates {
+  double flops = 100e9, bytes = 10e9;       // a second, of the compute lane
+  double latency = 20e-6, bandwidth = 2e9;  // of a transfer between ranks; bytes a second
+  double node_overhead = 2e-6;              // seconds
+};
+// Simulates the lanes of every rank: each node starts when its lane is free and what it waits for is done; a collective
+// when all ranks of its group have come. All ranks run this plan. share_of_bound: how many of the rows that a routed
+// buffer has room for are in use.
+Timeline estimate_timeline(const Plan& plan, const MemoryPlan& memory, int ranks, const MachineRates& rates,
+                           double share_of_bound = 1);
 
 }  // namespace weft

@@ -20,7 +20,8 @@ std::array<std::int64_t, 3> samples_of(const TrainOptions& o) {
 }  // namespace
 
 std::unique_ptr<Tokenizer> tokenizer_of(const TrainOptions& o, std::int64_t vocabulary) {
-  return make_tokenizer(o.data.tokenizer_type, vocabulary > 0 ? vocabulary : o.data.vocab_size);
+  // A null tokenizer's end of document is one more id; of a loaded model it is the last.
+  return make_tokenizer(o.data.tokenizer_type, o.model.hf.empty() ? o.data.vocab_size : vocabulary - 1);
 }
 
 RunData open_run_data(const TrainOptions& o, std::int64_t vocabulary) {

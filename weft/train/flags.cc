@@ -122,8 +122,10 @@ std::vector<FlagAssignment> FlagTable::scan(std::span<const std::string> words) 
     const std::string& word = words[i];
     if (!looks_like_flag(word)) {
       if (positional == positionals_.size()) {
-        if (word.size() > 1 && word[0] == '-') throw UserError("unknown flag {}{}", word, suggestion(word));
-        throw UserError("unexpected argument '{}': it belongs to no flag", word);
+        // Where words are welcome, "-E" is one of them.
+        if (word.size() > 1 && word[0] == '-' && positionals_.empty())
+          throw UserError("unknown flag {}{}", word, suggestion(word));
+        throw UserError("unexpected argument '{}': {}", word, advice_);
       }
       found.push_back({positionals_[positional++].value_name, {Form::words, {word}}, origin});
       continue;

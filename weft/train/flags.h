@@ -134,6 +134,8 @@ class FlagTable {
 
   // A word that is no flag: "weft pattern PATTERN".
   void positional(std::string value_name, std::string& target, std::string help, bool required = true);
+  // What an error says of a word that is neither a flag, nor a value, nor the last positional.
+  void further_words_mean(std::string advice) { advice_ = std::move(advice); }
 
   // Words to assignments. Throws for unknown flags and missing values; changes nothing but help_wanted().
   std::vector<FlagAssignment> scan(std::span<const std::string> words);
@@ -171,7 +173,7 @@ class FlagTable {
   void apply(const FlagAssignment& assignment);
   std::string usage() const;
 
-  std::string program_, summary_, section_ = "Options";
+  std::string program_, summary_, section_ = "Options", advice_ = "it belongs to no flag";
   std::deque<Flag> flags_;  // references stay valid
   std::vector<Positional> positionals_;
   std::vector<std::string> notes_;

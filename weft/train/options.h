@@ -108,8 +108,13 @@ enum class ExecutorKind : std::uint8_t { serial, parallel };
 
 struct ExecutionOptions {
   std::int64_t threads = 0;  // 0: one a core
-  ExecutorKind executor = ExecutorKind::serial;
+  ExecutorKind executor = ExecutorKind::parallel;
   std::string device = "cpu";
+  bool overlap_moe_expert_parallel_comm = false, delay_wgrad_compute = false;
+  double distributed_timeout_minutes = 10;
+  std::string emulate_network;  // "latency=100us,bandwidth=2GB/s"
+  std::string trace, timeline;  // files of the last step
+  bool digest = false;
 };
 
 struct TrainOptions {

@@ -249,7 +249,20 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
   flags.add("--threads", options.execution.threads, "N", "Threads of this process.").at_least(1).standard("one a core");
   flags.choice("--executor", options.execution.executor,
                {{"serial", ExecutorKind::serial}, {"parallel", ExecutorKind::parallel}},
-               "serial runs one node after another and is the oracle.");
+               "parallel runs lanes as threads; serial runs one node after another and is the oracle.");
+  flags.add("--overlap-moe-expert-parallel-comm", options.execution.overlap_moe_expert_parallel_comm,
+            "Weave: hide the exchange of one micro-batch behind the computation of another.");
+  flags.add("--delay-wgrad-compute", options.execution.delay_wgrad_compute,
+            "Compute weight gradients after what other ranks wait for.");
+  flags
+      .add("--distributed-timeout-minutes", options.execution.distributed_timeout_minutes, "X",
+           "Longest wait for another rank.")
+      .above(0);
+  flags.add("--emulate-network", options.execution.emulate_network, "SPEC",
+            "Between thread ranks: latency=100us,bandwidth=2GB/s.");
+  flags.add("--trace", options.execution.trace, "FILE", "What the last step did and when, for Perfetto.");
+  flags.add("--timeline", options.execution.timeline, "FILE", "The same as a page, plan beside actual.");
+  flags.add("--digest", options.execution.digest, "Ends with a digest of all weights, the same in every layout.");
   add_foreign_flags(flags);
 }
 

@@ -19,17 +19,20 @@ std::string to_text(const PlanReport& r) {
   row("pattern", r.pattern);
   row("parameters", fmt::format("{} ({} active a token)", human_count(static_cast<double>(r.parameters.all)),
                                 human_count(static_cast<double>(r.parameters.active))));
-  row("plan", fmt::format("{} nodes, checked", r.nodes));
-  row("work",
-      fmt::format("{}FLOP and {} tokens a step", human_count(r.flops), human_count(static_cast<double>(r.tokens))));
+  const std::string each = r.ranks > 1 ? " a rank" : "";
+  if (r.ranks > 1) row("ranks", fmt::format("{}", r.ranks));
+  row("plan", fmt::format("{} nodes{}, checked", r.nodes, each));
+  row("work", fmt::format("{}FLOP{} and {} tokens a step", human_count(r.flops), each,
+                          human_count(static_cast<double>(r.tokens))));
   const auto bytes = [](std::int64_t value) { return human_bytes(static_cast<double>(value)); };
-  row("memory", fmt::format("{} in all", bytes(m.total())));
+  row("memory", fmt::format("{} in all{}", bytes(m.total()), each));
   row("  weights", bytes(m.weights));
   row("  gradients", bytes(m.gradients));
   row("  optimizer", bytes(m.states));
   row("  activations", fmt::format("{} at the peak", bytes(m.activations)));
   row("  step", fmt::format("{} (inputs, tables, results)", bytes(m.step)));
   if (r.library_bytes >= 0) row("  libraries", fmt::format("{} beside it, measured", bytes(r.library_bytes)));
+  text.pop_back();
   return text;
 }
 

@@ -15,8 +15,9 @@ struct PlanReport {
   std::size_t nodes = 0;
   MemoryPlan memory;
   std::int64_t library_bytes = -1;  // -1: not measured
-  double flops = 0;                 // of a step
-  std::int64_t tokens = 0;          // of a step
+  std::int64_t ranks = 1;
+  double flops = 0;         // of a step, of one rank
+  std::int64_t tokens = 0;  // of a step, of all ranks
 };
 std::string to_text(const PlanReport& report);
 

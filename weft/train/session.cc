@@ -262,4 +262,27 @@ std::int64_t Session::measure_library_bytes() {
   return std::max<std::int64_t>(0, resident_bytes() - before);
 }
 
+std::vector<std::int64_t> Session::gather_from_expert_ranks(std::span<const std::int64_t> words) {
+  return gather(groups_->get("ep", Lane::exchange), words);
+}
+
+std::vector<std::int64_t> Session::gather_from_all_ranks(std::span<const std::int64_t> words) {
+  if (options_.ranks.ranks() == 1) return {words.begin(), words.end()};
+  return gather(groups_->get("dp", Lane::reduce), words);
+}
+
+std::vector<std::int64_t> Session::gather(Communicator& group, std::span<const std::int64_t> words) {
+  const auto count = std::ssize(words);
+  const std::unique_ptr<Memory> memory =
+      device_.allocate(words.size_bytes() * static_cast<std::size_t>(group.size() + 1));
+  const Tensor send(memory->data(), DType::i64, {count});
+  const Tensor receive(memory->data() + words.size_bytes(), DType::i64, {count * group.size()});
+  device_.copy_in(*stream_, send.data, words.data(), words.size_bytes());
+  group.all_gather(*stream_, send, receive);
+  std::vector<std::int64_t> all(static_cast<std::size_t>(count * group.size()));
+  device_.copy_out(*stream_, all.data(), receive.data, receive.bytes());
+  stream_->synchronize();
+  return all;
+}
+
 }  // namespace weft

@@ -86,8 +86,12 @@ class Session {
   // Bytes that libraries hold beside the plan's memory: the growth of the process while one micro-batch runs forward
   // and backward for the first time, on zero tokens. Leaves no trace in weights or states.
   std::int64_t measure_library_bytes();
+  // The same number of words from every rank of this one's expert group, in the order of ranks.
+  std::vector<std::int64_t> gather_from_expert_ranks(std::span<const std::int64_t> words);
+  std::vector<std::int64_t> gather_from_all_ranks(std::span<const std::int64_t> words);
 
  private:
+  std::vector<std::int64_t> gather(Communicator& group, std::span<const std::int64_t> words);
   struct Evaluation {
     Module module;
     std::unique_ptr<PreparedPlan> plan;

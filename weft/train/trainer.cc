@@ -7,10 +7,15 @@
 #include <fmt/format.h>
 
 #include "weft/base/error.h"
+#include "weft/base/json.h"
 #include "weft/base/text.h"
 #include "weft/checkpoint/hugging_face.h"
+#include "weft/plan/perfetto.h"
+#include "weft/plan/timeline_page.h"
 #include "weft/train/data_source.h"
+#include "weft/train/digest.h"
 #include "weft/train/metrics_writer.h"
+#include "weft/train/record.h"
 #include "weft/train/report.h"
 #include "weft/train/sample.h"
 #include "weft/train/tensorboard.h"
@@ -30,9 +35,11 @@ class Loop {
 
  private:
   void say(const std::string& text) {
+    if (rank_ != 0) return;
     fmt::print(out_, "{}\n", text);
     std::fflush(out_);
   }
+  void finish();
   std::vector<MicroBatch> next_batches();
   void log(std::int64_t iteration, const StepResult& result, double rate, double seconds);
   void validate(std::int64_t iteration);
@@ -40,6 +47,9 @@ class Loop {
 
   const TrainOptions& options_;
   std::FILE* out_;
+  World* world_;
+  const std::int64_t rank_, ranks_;
+  std::function<Pricer(const Module&)> pricer_;
   ModelConfig config_;
   std::unique_ptr<HuggingFaceWeights> weights_;
   RunData data_;
@@ -55,11 +65,16 @@ class Loop {
 };
 
 Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
-    : options_(options), out_(environment.out) {
+    : options_(options),
+      out_(environment.out),
+      world_(environment.world),
+      rank_(world_ ? world_->rank().value : 0),
+      ranks_(world_ ? world_->size() : 1),
+      pricer_(environment.pricer) {
   if (!options.model.hf.empty()) weights_ = std::make_unique<HuggingFaceWeights>(options.model.hf);
   config_ = run_config(options);
   data_ = open_run_data(options, config_.vocabulary);
-  session_ = std::make_unique<Session>(environment.device, session_options(options, config_));
+  session_ = std::make_unique<Session>(environment.device, session_options(options, config_, world_));
   if (weights_) {
     session_->set_parameters([&](const ParameterPart& part, double* values) {
       weights_->read(part.identity, part.shape, DType::f64, values);
@@ -73,26 +88,32 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
   flops_ = total_flops(priced);
   PlanReport report;
   report.pattern = config_.pattern;
-  report.parameters = count_parameters(session_->module(), config_.experts.experts, config_.experts.router.k);
+  report.parameters = count_parameters(session_->module(), config_.experts.experts, config_.experts.router.k,
+                                       options.layout.expert_model_parallel_size);
   report.nodes = priced.nodes.size();
   report.memory = session_->plan().memory();
-  report.library_bytes = session_->measure_library_bytes();
+  if (!world_) report.library_bytes = session_->measure_library_bytes();  // of a process; ranks may share one
+  report.ranks = ranks_;
   report.flops = flops_;
+  flops_ *= static_cast<double>(ranks_);
   report.tokens = options.batch.global_batch_size * options.batch.seq_length;
   say(fmt::format("training on {}", environment.device.name()));
-  fmt::print(out_, "{}", to_text(report));
-
+  say(to_text(report));
+  if (rank_ != 0) return;
   if (!options.logging.metrics.empty()) metrics_ = std::make_unique<MetricsWriter>(options.logging.metrics);
   if (!options.logging.tensorboard_dir.empty())
     tensorboard_ = std::make_unique<TensorboardWriter>(options.logging.tensorboard_dir);
 }
 
 std::vector<MicroBatch> Loop::next_batches() {
+  // In each block of micro_batch_size x ranks samples, rank r takes the r-th part: as in Megatron, and the set of
+  // samples in a step does not depend on the number of ranks.
+  const std::int64_t batch = options_.batch.micro_batch_size;
   std::vector<MicroBatch> batches;
-  for (int m = 0; m < session_->options().micro_batches; ++m) {
-    batches.push_back(data_.splits.train->sample_batch(consumed_, static_cast<int>(options_.batch.micro_batch_size)));
-    consumed_ += options_.batch.micro_batch_size;
-  }
+  for (int m = 0; m < session_->options().micro_batches; ++m)
+    batches.push_back(
+        data_.splits.train->sample_batch(consumed_ + (m * ranks_ + rank_) * batch, static_cast<int>(batch)));
+  consumed_ += options_.batch.global_batch_size;
   return batches;
 }
 
@@ -108,6 +129,7 @@ int Loop::run() {
   begin_ = Clock::now();
   for (std::int64_t iteration = 1; iteration <= iterations; ++iteration) {
     const double rate = learning_rate(rates, consumed_), decay = weight_decay(decays, consumed_);
+    if (iteration == iterations && session_->executor()) session_->executor()->keep_times(true);
     const auto start = Clock::now();
     const StepResult result = session_->step(next_batches(), rate, decay);
     const double seconds = seconds_since(start);
@@ -125,6 +147,7 @@ int Loop::run() {
     if ((interval > 0 && iteration % interval == 0) || iteration == iterations) validate(iteration);
   }
   say(fmt::format("trained {} iterations in {}", iterations, human_seconds(seconds_since(begin_))));
+  finish();
   return 0;
 }
 
@@ -182,8 +205,8 @@ void Loop::validate(std::int64_t iteration) {
     const std::int64_t batch = options_.batch.micro_batch_size;
     double sum = 0;
     std::int64_t count = 0;
-    for (std::int64_t i = 0; i < options_.data.eval_iters && (i + 1) * batch <= valid->samples(); ++i, ++count)
-      sum += session_->evaluate(valid->sample_batch(i * batch, static_cast<int>(batch)));
+    for (std::int64_t i = 0; i < options_.data.eval_iters && (i + 1) * batch * ranks_ <= valid->samples(); ++i, ++count)
+      sum += session_->evaluate(valid->sample_batch((i * ranks_ + rank_) * batch, static_cast<int>(batch)));
     if (count > 0) {
       const double loss = sum / static_cast<double>(count);
       say(fmt::format(
@@ -202,6 +225,35 @@ void Loop::validate(std::int64_t iteration) {
   }
 }
 
+// What the last step did, on all ranks; how much of the exchange was hidden; the digest.
+void Loop::finish() {
+  if (session_->executor()) {
+    const Timeline actual = record_timeline(*session_, "last step (measured)");
+    if (rank_ == 0) {
+      const std::vector<Overlap> all = overlaps_of(actual, Lane::exchange);
+      const Overlap sum = sum_of(all);
+      if (sum.communication > 0)
+        say(fmt::format("exchange {} a rank in the last step, {:.1f} % of it hidden behind computation",
+                        human_seconds(sum.communication / static_cast<double>(ranks_)), 100 * sum.share_hidden()));
+      Plan priced = session_->plan().plan();
+      price(priced, session_->module(), pricer_(session_->module()));
+      const Timeline planned = estimate_timeline(priced, session_->plan().memory(), static_cast<int>(ranks_), {});
+      if (!options_.execution.trace.empty()) {
+        write_file_atomically(options_.execution.trace, perfetto_trace(actual));
+        say("trace: " + options_.execution.trace);
+      }
+      if (!options_.execution.timeline.empty()) {
+        write_file_atomically(options_.execution.timeline, timeline_page(planned, &actual));
+        say("timeline: " + options_.execution.timeline);
+      }
+    }
+  }
+  if (options_.execution.digest) {
+    const std::string digest = weight_digest(*session_);
+    say("digest " + digest);
+  }
+}
+
 }  // namespace
 
 ModelConfig run_config(const TrainOptions& o) {
@@ -209,8 +261,13 @@ ModelConfig run_config(const TrainOptions& o) {
   return model_config(o);
 }
 
-SessionOptions session_options(const TrainOptions& o, const ModelConfig& config) {
+SessionOptions session_options(const TrainOptions& o, const ModelConfig& config, World* world) {
   SessionOptions s;
+  s.ranks.world = world;
+  s.ranks.expert_ranks = o.layout.expert_model_parallel_size;
+  s.ranks.weave = o.execution.overlap_moe_expert_parallel_comm;
+  s.ranks.delay_weight_gradients = o.execution.delay_wgrad_compute;
+  s.ranks.parallel = o.execution.executor == ExecutorKind::parallel;
   s.config = config;
   s.precision = precision_of(o);
   s.batch = o.batch.micro_batch_size;
@@ -218,8 +275,11 @@ SessionOptions session_options(const TrainOptions& o, const ModelConfig& config)
   s.micro_batches = static_cast<int>(micro_batches(o));
   s.adam = {o.optimizer.adam_beta1, o.optimizer.adam_beta2, o.optimizer.adam_eps, o.optimizer.clip_grad,
             o.optimizer.decay_all};
-  s.threads = o.execution.threads > 0 ? static_cast<int>(o.execution.threads)
-                                      : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  // Thread ranks share the process's cores.
+  const std::int64_t threads =
+      o.execution.threads > 0 ? o.execution.threads : std::max(1u, std::thread::hardware_concurrency());
+  const std::int64_t here = o.layout.launched_ranks > 1 ? 1 : o.layout.ranks;
+  s.threads = static_cast<int>(std::max<std::int64_t>(1, threads / std::max<std::int64_t>(here, 1)));
   return s;
 }
 

@@ -15,15 +15,16 @@ namespace weft {
 struct TrainEnvironment {
   Device& device;
   std::function<Pricer(const Module&)> pricer;
-  std::FILE* out = stdout;
+  std::FILE* out = stdout;  // of rank 0; other ranks are silent
+  World* world = nullptr;   // null: one rank
 };
 
 // The model of a resolved configuration: that of --hf, or the flags' with the tokenizer's vocabulary.
 ModelConfig run_config(const TrainOptions& options);
 // Session options of a resolved configuration; `config` is the model's.
-SessionOptions session_options(const TrainOptions& options, const ModelConfig& config);
+SessionOptions session_options(const TrainOptions& options, const ModelConfig& config, World* world = nullptr);
 
-// Returns the exit code. RunError when the loss is not finite.
+// Returns the exit code. RunError when the loss is not finite. With several ranks all of them call it.
 int train(const TrainOptions& options, const TrainEnvironment& environment);
 
 }  // namespace weft

@@ -120,17 +120,19 @@ TEST_F(TokenizeCommand, ExplainsWrongRequests) {
   const std::string prefix = folder_.file("p"), none = folder_.file("none");
   EXPECT_THAT(error({"--inptu", text}), HasSubstr("unknown flag --inptu; did you mean --input?"));
   EXPECT_THAT(error({"--output-prefix", prefix}), HasSubstr("give either --input FILE or --stories SIZE"));
-  EXPECT_THAT(error({"--input", text}), HasSubstr("give --output-prefix P"));
-  EXPECT_THAT(error({text, "--output-prefix", prefix}), HasSubstr("unexpected '" + text + "'"));
+  EXPECT_THAT(error({"--input", text}), HasSubstr("give --output-prefix PREFIX"));
+  EXPECT_THAT(error({text, "--output-prefix", prefix}),
+              HasSubstr("unexpected argument '" + text + "': the text to read is --input FILE"));
   EXPECT_THAT(error({"--stories", "3Q", "--output-prefix", prefix}), HasSubstr("--stories 3Q is not a size"));
   EXPECT_THAT(error({"--stories", "", "--output-prefix", prefix}), HasSubstr("is not a size"));
   EXPECT_THAT(error({"--stories", "99999999G", "--output-prefix", prefix}), HasSubstr("is not a size"));
   EXPECT_THAT(error({"--stories", "3K", "--seed", "-1", "--output-prefix", prefix}),
-              HasSubstr("--seed must be a whole"));
+              HasSubstr("--seed: -1 is out of range; it must be at least 0"));
   EXPECT_THAT(error({"--input", none, "--output-prefix", prefix}), HasSubstr("none: No such file or directory"));
   EXPECT_THAT(error({"--input", text, "--output-prefix", prefix, "--documents", "pages"}),
-              HasSubstr("--documents pages is unknown; there are blank-lines, lines, whole"));
-  EXPECT_THAT(error({"--input", text, "--output-prefix", prefix, "--json-keys", "a"}), HasSubstr("is for JSON lines"));
+              HasSubstr("--documents: 'pages' is not one of blank-lines, lines, whole"));
+  EXPECT_THAT(error({"--input", text, "--output-prefix", prefix, "--json-keys", "a"}),
+              HasSubstr("--json-keys: only JSON lines (FILE.jsonl) have keys; leave it out"));
   EXPECT_THAT(
       error({"--input", text, "--output-prefix", prefix, "--tokenizer-type", "NullTokenizer", "--vocab-size=9"}),
       HasSubstr("\"x\" at byte 2 is none"));
@@ -140,8 +142,24 @@ TEST_F(TokenizeCommand, ExplainsWrongRequests) {
               HasSubstr("bad.jsonl:1: not valid JSON"));
   EXPECT_THAT(error({"--input", input("empty.txt", ""), "--output-prefix", prefix}),
               HasSubstr("there is no text to write"));
-  EXPECT_FALSE(std::filesystem::exists(prefix + ".bin")) << "a failed run leaves nothing";
-  EXPECT_FALSE(std::filesystem::exists(prefix + ".idx"));
+  EXPECT_THAT(error({"--input", text, "--output-prefix", prefix, "--tokenizer-type", "Nul"}),
+              HasSubstr("--tokenizer-type: 'Nul' is not one of ByteTokenizer, NullTokenizer"));
+  EXPECT_THAT(error({"--input", text, "--output-prefix", prefix, "--tokenizer-type", "NullTokenizer"}),
+              HasSubstr("NullTokenizer: needs --vocab-size N"));
+  EXPECT_THAT(error({"--input", text, "--output-prefix", prefix, "--vocab-size", "9"}),
+              HasSubstr("--vocab-size: ByteTokenizer has a vocabulary of its own"));
+  EXPECT_THAT(error({"--input", text, "--output-prefix", prefix, "--seed", "3"}),
+              HasSubstr("--seed: decides --stories only"));
+  EXPECT_THAT(error({"--input", lines, "--output-prefix", prefix, "--documents", "lines"}),
+              HasSubstr("--documents: of JSON lines each line is a document"));
+  EXPECT_THAT(
+      error({"--stories", "3K", "--output-prefix", prefix, "--tokenizer-type", "NullTokenizer", "--vocab-size", "9"}),
+      HasSubstr("--stories: stories are no numbers"));
+  EXPECT_THAT(error({"--input", text, "--stories", "3K", "--output-prefix", prefix}),
+              HasSubstr("give either --input FILE or --stories SIZE"));
+  EXPECT_THAT(error({"--input", text, "--output-prefix", folder_.file("none/p")}),
+              HasSubstr("No such file or directory (does the folder exist?)"));
+  EXPECT_EQ(folder_.entries(), 4u) << "a failed run leaves nothing but the inputs";
 }
 
 TEST_F(TokenizeCommand, Help) { EXPECT_THAT(run({"--help"}), HasSubstr("--append-eod")); }

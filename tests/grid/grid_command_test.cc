@@ -82,14 +82,24 @@ TEST(GridCommand, CutsLongTables) {
   EXPECT_NE(text.find("  ... and 32 more groups (--json lists all)\n"), std::string::npos);
 }
 
-TEST(GridCommand, ExplainsItself) { EXPECT_EQ(output({"--help"}).rfind("weft grid --shape AXES", 0), 0u); }
+TEST(GridCommand, ExplainsItself) {
+  const std::string help = output({"--help"});
+  EXPECT_EQ(help.rfind("usage: weft grid [flags]\n", 0), 0u) << help;
+  for (const char* part : {"--shape AXES", "--expert AXES", "--groups NAMES", "--offset N", "--world-size N", "--json"})
+    EXPECT_NE(help.find(part), std::string::npos) << part << " is missing in\n" << help;
+}
 
 TEST(GridCommand, RefusesWrongRequests) {
-  EXPECT_EQ(message({}), "weft grid: no shape is given; try weft grid --shape tp=2,dp=4");
-  EXPECT_EQ(message({"tp=2"}), "weft grid: unexpected argument 'tp=2' (see weft grid --help)");
-  EXPECT_EQ(message({"--group", "tp"}),
-            "weft grid: unknown flag --group; did you mean --groups? (see weft grid --help)");
-  EXPECT_EQ(message({"--shape", "tp=2", "--offset", "-1"}), "the grid begins at rank -1: the offset must be 0 or more");
+  EXPECT_EQ(message({}), "--shape is missing: which axes has the grid? Try --shape tp=2,dp=4");
+  EXPECT_EQ(
+      message({"tp=2"}),
+      "unexpected argument 'tp=2': the axes are given by --shape, the expert view by --expert, groups by --groups");
+  EXPECT_EQ(message({"-x"}), "unknown flag -x; weft grid --help lists all flags");
+  EXPECT_EQ(message({"--group", "tp"}), "unknown flag --group; did you mean --groups?");
+  EXPECT_EQ(message({"--shape", "tp=2", "--offset", "-1"}), "--offset: -1 is out of range; it must be at least 0");
+  EXPECT_EQ(message({"--shape", "tp=2", "--offset", "one"}), "--offset: 'one' is not a whole number");
+  EXPECT_EQ(message({"--shape", "tp=2", "--shape", "dp=2"}),
+            "--shape is given twice with different values: tp=2 and dp=2; keep one");
   EXPECT_EQ(message({"--shape", "tp=4", "--world-size", "2"}),
             "the grid needs ranks 0 to 3 (tp = 4), but the world has only 2 ranks");
   EXPECT_EQ(message({"--shape", "tp=2", "--groups", "tp,"}),

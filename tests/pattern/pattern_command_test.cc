@@ -90,23 +90,41 @@ TEST(PatternCommand, PassesSplitsOn) {
 }
 
 TEST(PatternCommand, ExplainsItself) {
-  for (const char* flag : {"--help", "-h"}) EXPECT_EQ(output({flag}).rfind("weft pattern PATTERN [--pp N]", 0), 0u);
+  for (const char* flag : {"--help", "-h"}) {
+    const std::string help = output({"M", flag});
+    EXPECT_EQ(help.rfind("usage: weft pattern PATTERN [flags]\n", 0), 0u) << help;
+    for (const char* part :
+         {"--pp N", "--first-stage-layers N", "--last-stage-layers N", "--json", "D sparse attention"})
+      EXPECT_NE(help.find(part), std::string::npos) << part << " is missing in\n" << help;
+  }
 }
 
 TEST(PatternCommand, RefusesWrongRequests) {
-  EXPECT_EQ(message({}), "weft pattern: no pattern is given; try weft pattern 'M[*E]|M-' --pp 2");
-  EXPECT_EQ(message({"M", "*"}),
-            "weft pattern: more than one pattern is given; put the pattern in single quotes, for a shell has its own "
-            "meaning for * and |");
-  EXPECT_EQ(message({"M", "--jsn"}),
-            "weft pattern: unknown flag --jsn; did you mean --json? (see weft pattern --help)");
-  EXPECT_EQ(message({"M", "--colour=red"}), "weft pattern: unknown flag --colour (see weft pattern --help)");
-  EXPECT_EQ(message({"M", "--pp"}), "weft pattern: --pp needs a value");
-  EXPECT_EQ(message({"M", "--pp", "two"}), "weft pattern: --pp must be a whole number, not 'two'");
-  EXPECT_EQ(message({"M", "--pp", "4294967297"}), "weft pattern: --pp must be a whole number, not '4294967297'");
-  EXPECT_EQ(message({"M", "--pp=1", "--pp=2"}), "weft pattern: --pp is given twice");
-  EXPECT_EQ(message({"M", "--json=yes"}), "weft pattern: --json takes no value");
+  EXPECT_EQ(message({}), "PATTERN is missing; usage: weft pattern PATTERN [flags]");
+  for (const char* second : {"*", "-E", ""})
+    EXPECT_EQ(
+        message({"M", second}),
+        "unexpected argument '" + std::string(second) +
+            "': one pattern is explained at a time; put it in single quotes, for a shell has its own meaning for * "
+            "and |");
+  EXPECT_EQ(message({"M", "--jsn"}), "unknown flag --jsn; did you mean --json?");
+  EXPECT_EQ(message({"M", "--colour=red"}), "unknown flag --colour; weft pattern --help lists all flags");
+  EXPECT_EQ(message({"M", "--pp"}), "--pp: a value is missing; write --pp N");
+  EXPECT_EQ(message({"M", "--pp", "two"}), "--pp: 'two' is not a whole number");
+  EXPECT_EQ(message({"M", "--pp", "0"}), "--pp: 0 is out of range; it must be at least 1");
+  EXPECT_EQ(message({"M", "--pp", "4294967297"}), "--pp: 4294967297 is out of range; it must be at most 1073741824");
+  EXPECT_EQ(message({"M", "--first-stage-layers", "-1"}),
+            "--first-stage-layers: -1 is out of range; it must be at least 0");
+  EXPECT_EQ(message({"M", "--pp=1", "--pp=2"}), "--pp is given twice with different values: 1 and 2; keep one");
+  EXPECT_EQ(message({"M", "--json=yes"}), "--json takes no value, but 'yes' is given");
   EXPECT_EQ(message({"M[*", "--json"}), "bad pattern: '[' opens a group that no ']' closes\n  M[*\n   ^");
+}
+
+TEST(PatternCommand, TellsNoLayersFromNone) {
+  const auto json = nlohmann::json::parse(output({"M*", "--pp", "2", "--first-stage-layers", "0", "--json"}));
+  EXPECT_EQ(json["segments"][0]["text"], "");
+  EXPECT_EQ(json["segments"][1]["text"], "M*");
+  EXPECT_EQ(nlohmann::json::parse(output({"", "--json"}))["physical_layers"], 0) << "an empty pattern is legal";
 }
 
 }  // namespace

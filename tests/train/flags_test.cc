@@ -232,7 +232,7 @@ TEST(Flags, PositionalWords) {
   FlagTable flags("weft pattern");
   flags.positional("PATTERN", pattern, "What to explain.");
   flags.positional("EXTRA", extra, "More.", false);
-  const std::vector<std::string> one = {"--E"}, none = {}, three = {"a", "b", "c"};
+  const std::vector<std::string> one = {"--E"}, none = {};
   flags.apply(flags.scan(one));
   EXPECT_EQ(pattern, "--E");
   EXPECT_EQ(extra, "absent");
@@ -246,7 +246,16 @@ TEST(Flags, PositionalWords) {
         }
       },
       UserError);
-  EXPECT_THROW(flags.scan(three), UserError);
+  flags.further_words_mean("quote the pattern");
+  for (const char* third : {"c", "-E"}) {
+    const std::vector<std::string> three = {"a", "b", third};
+    try {
+      flags.scan(three);
+      ADD_FAILURE() << third;
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.what(), "unexpected argument '" + std::string(third) + "': quote the pattern");
+    }
+  }
 }
 
 TEST(Flags, HelpIsShownEvenWhenTheRestIsWrong) {

@@ -24,7 +24,8 @@ OperationCost pass(double flops_an_element, const Tensor& first, const Tensors&.
 
 // Pairs of query and key that causal attention looks at, over all sequences of one head.
 double pairs(const Attention& a) {
-  const auto length = static_cast<double>(a.length);
+  const auto length = static_cast<double>(a.length > 0 ? a.length : a.q.rows());
+  if (length == 0) return 0;
   const double window = a.window > 0 ? std::min(static_cast<double>(a.window), length) : length;
   const double one = window * (window + 1) / 2 + (length - window) * window;
   return one * static_cast<double>(a.q.rows()) / length;

@@ -32,18 +32,38 @@ class NullMemory : public Memory {
 
 }  // namespace
 
-void NullStream::count(const char* operation, const OperationCost& cost) {
-  OperationCost& own = by_operation_[operation];
-  own.flops += cost.flops;
-  own.bytes += cost.bytes;
-  total_.flops += cost.flops;
-  total_.bytes += cost.bytes;
+OperationKind kind_of(std::string_view operation) {
+  if (operation == "matmul" || operation == "grouped_matmul") return OperationKind::matrix;
+  if (operation == "attention" || operation == "attention_backward") return OperationKind::attention;
+  return OperationKind::elementwise;
 }
 
-void NullStream::reset() {
-  total_ = {};
-  by_operation_.clear();
+void NullStream::count(const char* operation, const OperationCost& cost) {
+  OperationUse& use = by_operation_[operation];
+  use.cost += cost;
+  ++use.calls;
 }
+
+OperationCost NullStream::total() const {
+  OperationCost sum;
+  for (const auto& [name, use] : by_operation_) sum += use.cost;
+  return sum;
+}
+
+OperationCost NullStream::total(OperationKind kind) const {
+  OperationCost sum;
+  for (const auto& [name, use] : by_operation_)
+    if (kind_of(name) == kind) sum += use.cost;
+  return sum;
+}
+
+std::vector<std::string> NullStream::used() const {
+  std::vector<std::string> names;
+  for (const auto& [name, use] : by_operation_) names.push_back(name);
+  return names;
+}
+
+void NullStream::reset() { by_operation_.clear(); }
 
 NullDevice::NullDevice() {
 #define WEFT_FILL(name, Arguments) operations_.name = &count_##name;

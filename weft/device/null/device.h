@@ -5,6 +5,8 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "weft/device/device.h"
 
@@ -12,9 +14,23 @@ namespace weft {
 
 struct OperationCost {
   double flops = 0, bytes = 0;  // multiplications and additions; memory read and written
+  OperationCost& operator+=(const OperationCost& other) {
+    flops += other.flops;
+    bytes += other.bytes;
+    return *this;
+  }
+};
+// What limits an operation: products run at the machine's peak, attention at some part of it, all others at the speed
+// of memory.
+enum class OperationKind : std::uint8_t { matrix, attention, elementwise };
+OperationKind kind_of(std::string_view operation);
+struct OperationUse {
+  OperationCost cost;
+  std::int64_t calls = 0;
 };
 // Routed rows count with their bound. Causal attention counts the pairs it sees: with length L and window w a query at
-// position i sees min(i + 1, w); forward 2 (dim + value_dim) FLOP a pair and head, backward 2.5 times that.
+// position i sees min(i + 1, w); forward 2 (dim + value_dim) FLOP a pair and head, backward 2.5 times that. Documents
+// shorter than `length` (boundaries) are not known here: the cost is a bound; without a length all tokens are one.
 #define WEFT_COST(name, Arguments) OperationCost cost_of(const Arguments& arguments);
 WEFT_OPERATIONS(WEFT_COST)
 #undef WEFT_COST
@@ -24,13 +40,14 @@ class NullStream : public Stream {
   void synchronize() override {}
   void count(const char* operation, const OperationCost& cost);
 
-  OperationCost total() const { return total_; }
-  const std::map<std::string, OperationCost>& by_operation() const { return by_operation_; }
+  OperationCost total() const;
+  OperationCost total(OperationKind kind) const;
+  const std::map<std::string, OperationUse>& by_operation() const { return by_operation_; }
+  std::vector<std::string> used() const;  // names, sorted
   void reset();
 
  private:
-  OperationCost total_;
-  std::map<std::string, OperationCost> by_operation_;
+  std::map<std::string, OperationUse> by_operation_;
 };
 
 class NullDevice : public Device {

@@ -4,6 +4,7 @@
 
 #include "apps/weft/commands.h"
 #include "apps/weft/machine.h"
+#include "apps/weft/output_file.h"
 #include "weft/base/error.h"
 #include "weft/base/json.h"
 #include "weft/base/text.h"
@@ -51,7 +52,7 @@ PaperPlan plan_on_paper(const TrainOptions& options) {
   return paper;
 }
 
-// Options of a command that plans: all of train's, and --json. False: help was printed.
+// Options of a command that plans: all of train's, and --json. False: help or an explanation was printed.
 struct Output {
   bool json = false;
   std::string html;
@@ -67,8 +68,12 @@ bool parse(const char* program, const char* summary, std::span<const std::string
   add_train_flags(flags, options);
   parse_train_options(flags, options, words);
   if (flags.help_wanted()) fmt::print("{}", flags.help());
+  for (const std::string& name : options.explain) fmt::print("{}\n", flags.explain(name));
+  if (flags.help_wanted() || !options.explain.empty()) return false;
+  require_folder_of("--html", output.html);
+  require_folder_of("--trace", options.execution.trace);
   for (const std::string& note : flags.notes()) fmt::print(stderr, "note: {}\n", note);
-  return !flags.help_wanted();
+  return true;
 }
 
 }  // namespace

@@ -1,11 +1,10 @@
 // `weft probe`: a Hugging Face model on given tokens.
-#include <filesystem>
-
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "apps/weft/commands.h"
 #include "apps/weft/machine.h"
+#include "apps/weft/output_file.h"
 #include "weft/base/error.h"
 #include "weft/base/json.h"
 #include "weft/train/options.h"
@@ -38,10 +37,7 @@ int run_probe_command(std::span<const std::string> words) {
   if (model.empty()) throw UserError("weft probe needs a model: --hf DIR");
   if (tokens.empty()) throw UserError("weft probe needs tokens: --tokens FILE.safetensors");
   if (with_trajectory && !out.empty()) throw UserError("--trajectory prints losses; it writes no --out file");
-  // Better now than after the work.
-  const std::filesystem::path folder = std::filesystem::path(out).parent_path();
-  if (!folder.empty() && !std::filesystem::is_directory(folder))
-    throw UserError("--out {}: there is no folder {}; make it first", out, folder.string());
+  require_folder_of("--out", out);
 
   ProbeOptions options;
   options.model = model;

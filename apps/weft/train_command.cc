@@ -3,6 +3,7 @@
 
 #include "apps/weft/commands.h"
 #include "apps/weft/machine.h"
+#include "apps/weft/output_file.h"
 #include "apps/weft/ranks.h"
 #include "weft/base/error.h"
 #include "weft/base/text.h"
@@ -25,6 +26,9 @@ int run_train_command(std::span<const std::string> words) {
     for (const std::string& name : options.explain) fmt::print("{}\n", flags.explain(name));
     return 0;
   }
+  require_folder_of("--metrics", options.logging.metrics);
+  require_folder_of("--trace", options.execution.trace);
+  require_folder_of("--timeline", options.execution.timeline);
   if (launch.rank == 0)
     for (const std::string& note : flags.notes()) fmt::print(stderr, "note: {}\n", note);
   return run_ranks(options, launch, [&](World* world) {

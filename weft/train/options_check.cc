@@ -195,7 +195,7 @@ void check_data(Problems& problems, const DataOptions& data, const LayoutOptions
   try {
     parse_split(data.split);
   } catch (const UserError& error) {
-    problems.add_message(fmt::format("--split: {}", error.what()));
+    problems.add_message(error.what());
   }
   problems.at_least_one("--make-vocab-size-divisible-by", data.make_vocab_size_divisible_by);
   const bool null = data.tokenizer_type == "NullTokenizer";

@@ -1,0 +1,18 @@
+#include "apps/weft/output_file.h"
+
+#include <filesystem>
+
+#include "weft/base/error.h"
+
+namespace weft {
+
+void require_folder_of(const std::string& flag, const std::string& file) {
+  const std::filesystem::path path(file), folder = path.parent_path();
+  std::error_code error;  // what cannot be looked at is not there
+  if (!folder.empty() && !std::filesystem::is_directory(folder, error))
+    throw UserError("{} {}: there is no folder {}; make it first", flag, file, folder.string());
+  if (!file.empty() && std::filesystem::is_directory(path, error))
+    throw UserError("{} {}: this is a folder; name a file in it", flag, file);
+}
+
+}  // namespace weft

@@ -202,19 +202,18 @@ Session::Evaluation& Session::evaluation(std::int64_t batch, std::int64_t length
   options.keep_logits = keep_logits;
   auto made = std::make_unique<Evaluation>();
   made->module = build_module(options_.config, options);
+  add_loss_reduction(made->module, options_.ranks.gradients());
   PlanOptions plan;
   plan.kind = PlanOptions::Kind::evaluate;
-  made->plan =
-      std::make_unique<PreparedPlan>(made->module, build_plan(made->module, plan), device_, *storage_, *stream_);
+  made->plan = prepare(made->module, plan);
   evaluations_.emplace_back(key, std::move(made));
   return *evaluations_.back().second;
 }
 
 double Session::evaluate_on(Evaluation& evaluation, const MicroBatch& batch) {
   feed(*evaluation.plan, evaluation.module, 0, batch);
-  evaluation.plan->write_doubles(
-      *stream_, evaluation.module.step_values,
-      step_values(0, 0, loss_scale_of(std::span(&batch, 1)) / static_cast<double>(options_.ranks.ranks())));
+  const double scale = loss_scale_of(std::span(&batch, 1)) / static_cast<double>(options_.ranks.ranks());
+  evaluation.plan->write_doubles(*stream_, evaluation.module.step_values, step_values(0, 0, scale));
   run_serially(*evaluation.plan, *stream_);
   return evaluation.plan->read(*stream_, evaluation.module.loss)[0];
 }

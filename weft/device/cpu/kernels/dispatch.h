@@ -93,6 +93,12 @@ constexpr std::int64_t elements_a_thread = 16384;
 // remainder) however the work is cut.
 constexpr std::int64_t range_unit = 128;
 
+// One copy of the code of a loop, whoever runs it: two copies may be compiled to differ in the last bit.
+template <class Work>
+[[gnu::noinline]] void run_range(const Work& work, std::int64_t begin, std::int64_t end) {
+  work(begin, end);
+}
+
 // Cuts [0, count) into at most one range a thread, of at least `grain`, and runs work(begin, end) on each.
 // (Team::ranges would allocate: a std::function of these captures does not fit inside.)
 template <class Work>
@@ -100,11 +106,11 @@ void split(Stream& stream, std::int64_t count, std::int64_t grain, const Work& w
   if (count <= 0) return;
   Team& team = team_of(stream);
   const std::int64_t parts = std::clamp<std::int64_t>(count / std::max<std::int64_t>(grain, 1), 1, team.size());
-  if (parts == 1) return work(std::int64_t{0}, count);
+  if (parts == 1) return run_range(work, 0, count);
   const auto member_work = [&](int member) {
     if (member >= parts) return;
     const std::int64_t begin = count * member / parts, end = count * (member + 1) / parts;
-    if (begin < end) work(begin, end);
+    if (begin < end) run_range(work, begin, end);
   };
   team.run(std::cref(member_work));
 }

@@ -72,7 +72,7 @@ TEST(Edges, follow_from_the_uses) {
   EXPECT_FALSE(waits("weight_gradient embedding.lookup@0", "weight_gradient main.0-.mix@0"));
 }
 
-TEST(MemoryPlan, buffers_alive_together_never_overlap_and_reuse_waits) {
+TEST(MemoryPlan, buffers_alive_together_never_overlap_and_memory_is_reused) {
   for (const char* pattern : {"*", "[*E]-", "EE*-"}) {
     const Plan plan = small_plan(pattern, 2);
     const MemoryPlan memory = plan_memory(plan);
@@ -95,7 +95,7 @@ TEST(MemoryPlan, buffers_alive_together_never_overlap_and_reuse_waits) {
       }
     }
     EXPECT_LT(memory.arena, naive) << "memory is never reused";
-    EXPECT_FALSE(memory.reuses.empty());
+    EXPECT_TRUE(memory.reuses.empty()) << "on one lane memory is always known to be free";
   }
 }
 

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "weft/base/error.h"
+#include "weft/plan/edges.h"
 
 namespace weft {
 
@@ -143,24 +144,56 @@ MemoryPlan plan_memory(const Plan& plan) {
   }
   memory.step = base;
 
+  // What a node that begins knows to be done: the nodes it waits for, and what they knew. Memory that was used on other
+  // lanes is given out again only where its users are known to be done, so that reuse makes nobody wait.
+  const Edges edges = derive_edges(plan);
+  std::vector<LaneMarks> done(plan.nodes.size(), nobody);  // known when node i ends
+  std::array<LaneMarks, lane_count> at_lane;               // known at the end of each lane
+  at_lane.fill(nobody);
+  struct Freed {
+    std::int32_t buffer;
+    std::int64_t bytes;
+  };
+  std::vector<Freed> pending;
+
   FreeList arena(base);
   std::int64_t live = 0;
   const auto bytes_of = [&](std::int32_t buffer) { return aligned(plan.value_of(BufferId(buffer)).bytes); };
+  const auto known = [](const LaneMarks& marks, const LaneMarks& now) {
+    for (std::size_t lane = 0; lane < marks.size(); ++lane)
+      if (marks[lane] > now[lane]) return false;
+    return true;
+  };
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
+    const auto lane = static_cast<std::size_t>(plan.nodes[i].lane);
+    LaneMarks now = at_lane[lane];
+    for (NodeId before : edges.before(NodeId(static_cast<std::int64_t>(i)))) join(now, done[before.index()]);
+    if (!begins[i].empty())
+      std::erase_if(pending, [&](const Freed& freed) {
+        const auto index = static_cast<std::size_t>(freed.buffer);
+        if (!known(users[index], now)) return false;
+        arena.give(memory.offset[index], freed.bytes, users[index]);
+        return true;
+      });
     // Large buffers first: they leave the fewest holes.
     std::stable_sort(begins[i].begin(), begins[i].end(), [&](auto a, auto b) { return bytes_of(a) > bytes_of(b); });
     for (std::int32_t buffer : begins[i]) {
       LaneMarks before;
       memory.offset[static_cast<std::size_t>(buffer)] = arena.take(bytes_of(buffer), before);
-      if (before != nobody) memory.reuses.push_back({NodeId(static_cast<std::int64_t>(i)), before});
+      if (!known(before, now)) {
+        memory.reuses.push_back({NodeId(static_cast<std::int64_t>(i)), before});
+        join(now, before);
+      }
       live += bytes_of(buffer);
     }
     memory.live.push_back(live);
     for (std::int32_t buffer : ends[i]) {
-      arena.give(memory.offset[static_cast<std::size_t>(buffer)], bytes_of(buffer),
-                 users[static_cast<std::size_t>(buffer)]);
+      pending.push_back({buffer, bytes_of(buffer)});
       live -= bytes_of(buffer);
     }
+    done[i] = now;
+    done[i][lane] = static_cast<std::int32_t>(i);
+    at_lane[lane] = done[i];
   }
   memory.arena = arena.end();
   memory.activations = memory.arena - memory.step;

@@ -1,5 +1,6 @@
 // Where every buffer lies. A buffer lives from its first use to its last, in the order of the list; activations and
-// scratch share one arena by these lifetimes, everything else has its place for the whole step.
+// scratch share one arena by these lifetimes, everything else has its place for the whole step. Memory used on another
+// lane is taken over only where its users are known to be done, so that reuse holds no lane up.
 #pragma once
 
 #include <array>
@@ -16,7 +17,7 @@ struct Lifetime {
 // The last node of every lane among some nodes; -1: none. Lanes run in order, so waiting for these is waiting for all.
 using LaneMarks = std::array<std::int32_t, lane_count>;
 
-// A node that first writes to memory which others used before must wait for them.
+// A node that takes memory over from others that it does not wait for anyway.
 struct MemoryReuse {
   NodeId node;
   LaneMarks after;

@@ -100,7 +100,7 @@ function describeSpan({span, name, group}) {
 // "Step 7.4 ms  Communication 3.1 ms a rank, 93.4 % hidden ...", with a bar of how ranks spend the step.
 function fillHead(panel, several) {
   const {model} = panel, {overlap} = model, ranks = model.ranks.length;
-  const item = (name, ...value) => element('span.metric', element('span.muted', name), ...value);
+  const item = (name, ...value) => element('span.metric', name ? element('span.muted', name) : null, ...value);
   const parts = [];
   if (several) parts.push(element('strong', panel.name));
   if (several && model.title !== document.querySelector('h1').textContent) parts.push(element('span', model.title));

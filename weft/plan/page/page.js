@@ -114,6 +114,7 @@ class Page {
         outlines.push({track, index, colour: this.theme.text, width});
       };
       if (this.pinned && this.pinned.panel === panel) outline(this.pinned, 2);
+      else if (panel.twin) outline(panel.twin, 1.5);
       const hover = this.hover && this.hover.panel === panel && this.hover.hit.track ? this.hover.hit : null;
       if (hover) outline(hover, 1.5);
       panel.drawOverlay(this.view, this.theme, outlines, this.cursor, this.range);
@@ -165,6 +166,9 @@ class Page {
 
   pin(panel, track, index) {
     this.pinned = track ? {panel, track, index} : null;
+    // The same node on the other timeline is outlined there.
+    for (const other of this.panels)
+      other.twin = track && other !== panel ? counterpart(panel.model, other.model, track, index) : null;
     this.setHighlight();
     this.showDrawer();
   }

@@ -238,7 +238,7 @@ class Panel {
       context.textAlign = 'left';
       return;
     }
-    const middle = group.rows[0].y + 10;
+    const middle = group.y + 14;
     context.font = BOLD_FONT;
     context.fillStyle = theme.text;
     context.fillText('rank ' + rank, 12, middle);

@@ -1,5 +1,7 @@
 #include "weft/execute/dry_run.h"
 
+#include <cmath>
+
 namespace weft {
 
 namespace {
@@ -12,7 +14,10 @@ class Dry : public Run {
   }
   Tensor operator[](ValueId value) const override {
     const Value& v = module_.value(value);
-    return Tensor(nullptr, v.dtype, v.shape);
+    if (v.in_use == 1) return Tensor(nullptr, v.dtype, v.shape);
+    Shape used{static_cast<std::int64_t>(std::ceil(v.in_use * static_cast<double>(v.shape[0])))};
+    for (int dim = 1; dim < v.shape.dims(); ++dim) used.append(v.shape[dim]);
+    return Tensor(nullptr, v.dtype, used);
   }
   Store store(ValueId) const override { return Store::add; }
 

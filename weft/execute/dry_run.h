@@ -1,5 +1,5 @@
 // Runs a piece's code on tensors without memory: for devices that count (device/null), to price a plan and to learn
-// which operations it needs.
+// which operations it needs. Routed values count with the rows that are used on average.
 #pragma once
 
 #include "weft/device/device.h"

@@ -11,7 +11,7 @@ namespace weft {
 namespace {
 
 constexpr int spins = 2000;  // a hand-over asleep costs tens of microseconds, spinning a fraction of one
-constexpr std::uint32_t everything = 1u << 30;  // ends every wait of a failed step
+constexpr std::uint32_t everything = 1u << 28;  // ends every wait of a failed step
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -103,7 +103,7 @@ void ParallelExecutor::run_lane(int lane, Stream& stream) {
     try {
       plan_.run_node(node.node, stream);
     } catch (...) {
-      return fail(std::current_exception(), node, queue);
+      return fail(std::current_exception(), queue);
     }
     if (!times_.empty()) times_[node.node.index()] = {start - begin_, now() - begin_};
     queue.passed.fetch_add(1, std::memory_order_release);
@@ -111,7 +111,7 @@ void ParallelExecutor::run_lane(int lane, Stream& stream) {
   }
 }
 
-void ParallelExecutor::fail(std::exception_ptr error, const LaneNode& node, const LaneQueue& queue) {
+void ParallelExecutor::fail(std::exception_ptr error, const LaneQueue& queue) {
   const bool first = !failed_.exchange(true);
   std::string what = "an unknown error";
   try {
@@ -122,9 +122,7 @@ void ParallelExecutor::fail(std::exception_ptr error, const LaneNode& node, cons
   }
   if (first) {
     error_ = error;
-    if (on_error_ && *on_error_)
-      (*on_error_)(fmt::format("{} (lane {}): {}", plan_.plan().name_of(plan_.plan().nodes[node.node.index()]),
-                               name_of(queue.lane), what));
+    if (on_error_ && *on_error_) (*on_error_)(fmt::format("lane {}, {}", name_of(queue.lane), what));
   }
   for (const auto& other : lanes_) {
     other->passed.fetch_add(everything, std::memory_order_release);

@@ -56,7 +56,7 @@ class ParallelExecutor {
   void run_lane(int lane, Stream& stream);
   void serve(int lane);
   bool wait_for(const Wait& wait);  // false: the step has failed
-  void fail(std::exception_ptr error, const LaneNode& node, const LaneQueue& queue);
+  void fail(std::exception_ptr error, const LaneQueue& queue);
 
   const PreparedPlan& plan_;
   Stream& stream_;

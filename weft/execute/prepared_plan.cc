@@ -86,7 +86,16 @@ const PieceCode& PreparedPlan::code_of(const Node& node) const {
 }
 
 void PreparedPlan::run_node(NodeId id, Stream& stream) const {
-  const Node& node = plan_.nodes[id.index()];
+  try {
+    run(plan_.nodes[id.index()], stream);
+  } catch (const PeerError&) {  // another rank's; it has said where
+    throw;
+  } catch (const std::exception& e) {
+    throw RunError("node {}, {}: {}", id.value, plan_.name_of(plan_.nodes[id.index()]), e.what());
+  }
+}
+
+void PreparedPlan::run(const Node& node, Stream& stream) const {
   const PieceCode& code = code_of(node);
   const auto first = static_cast<std::size_t>(node.first_use), count = static_cast<std::size_t>(node.uses);
   std::int64_t end = 0;

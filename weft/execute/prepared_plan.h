@@ -24,6 +24,7 @@ class PreparedPlan {
   const MemoryPlan& memory() const { return memory_; }
   const Module& module() const { return module_; }
 
+  // RunError naming the node when it fails; PeerError when another rank did.
   void run_node(NodeId node, Stream& stream) const;
   void touch_memory() const { arena_->touch(); }
 
@@ -36,6 +37,7 @@ class PreparedPlan {
   std::int64_t arena_high_water() const { return high_water_.load(); }
 
  private:
+  void run(const Node& node, Stream& stream) const;
   const PieceCode& code_of(const Node& node) const;
   void communicate(const Node& node, Stream& stream) const;
   Tensor tensor_of(BufferId buffer) const { return tensors_[buffer.index()]; }

@@ -35,7 +35,8 @@ struct Value {
   Shape shape;
   TensorId tensor;                             // of parameters and their gradients
   std::function<void(double* out)> fill = {};  // of constants, row-major
-  bool summed_over_ranks = false;  // of parameter gradients: must be reduced once, behind its last contribution
+  double in_use = 1;  // share of its rows used on average: routed values have room for the worst case
+  bool summed_over_ranks = false;  // must be reduced over ranks once a step, behind its last contribution
 };
 
 enum class Access : std::uint8_t { read, write, add };

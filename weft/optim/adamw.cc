@@ -51,7 +51,9 @@ void sum_over_ranks(Piece& piece, const std::string& group, const std::vector<Va
 }  // namespace
 
 void add_loss_reduction(Module& m, const GradientLayout& layout) {
-  if (layout.data_shards > 1) sum_over_ranks(add_piece(m, 0, "step", "loss"), "dp", {m.loss});
+  if (layout.data_shards <= 1) return;
+  sum_over_ranks(add_piece(m, 0, "step", "loss"), "dp", {m.loss});
+  m.values[m.loss.index()].summed_over_ranks = true;
 }
 
 void add_updates(Module& m, const Precision& precision, const AdamOptions& options, const GradientLayout& layout) {
@@ -109,6 +111,7 @@ void add_updates(Module& m, const Precision& precision, const AdamOptions& optio
     Piece& reduce = add_piece(m, 0, "step", "squares");
     sum_over_ranks(reduce, "ep", {squares});
     reduce.reduce.collectives.back().first_row = 1;  // the dense part is the same everywhere
+    m.values[squares.index()].summed_over_ranks = true;
   }
 
   Piece& clip = add_piece(m, 0, "step", "clip");

@@ -23,6 +23,7 @@ class Checker {
   explicit Checker(const Plan& plan) : plan_(plan), states_(plan.buffers.size()) {}
 
   std::vector<PlanFault> run() {
+    for (const Node& node : plan_.nodes) has_updates_ |= node.phase == Phase::update;
     for (std::size_t i = 0; i < plan_.buffers.size(); ++i) states_[i].written = given(storage_of(i));
     for (std::size_t i = 0; i < plan_.nodes.size(); ++i) visit(NodeId(static_cast<std::int64_t>(i)));
     for (std::size_t i = 0; i < plan_.buffers.size(); ++i) finish(BufferId(static_cast<std::int64_t>(i)));
@@ -51,6 +52,7 @@ class Checker {
     for (const BufferUse& use : plan_.uses_of(node)) {
       const Buffer& buffer = plan_.buffers[use.buffer.index()];
       BufferState& state = states_[use.buffer.index()];
+      check_step_order(self, use, state);
       switch (use.access) {
         case Access::read:
           read(self, use, buffer, state);
@@ -67,6 +69,8 @@ class Checker {
   }
 
   void read(NodeId self, const BufferUse& use, const Buffer& buffer, BufferState& state) {
+    if (storage_of(use.buffer.index()) == Storage::weight && state.writer.valid())
+      fault({self, state.writer}, fmt::format("{} is read after it is updated", plan_.name_of(use.buffer)));
     if (!state.written) {
       fault({self}, fmt::format("{} is read before it is written", plan_.name_of(use.buffer)));
       state.written = true;  // say it once
@@ -81,6 +85,12 @@ class Checker {
   void write(NodeId self, const BufferUse& use, const Buffer& buffer, BufferState& state) {
     const Storage storage = storage_of(use.buffer.index());
     if (storage == Storage::gradient) return reduce(self, use, buffer, state);
+    if (plan_.nodes[self.index()].phase == Phase::reduce) {
+      if (state.reduced) fault({self, state.writer}, fmt::format("{} is reduced twice", plan_.name_of(use.buffer)));
+      if (state.contributions < buffer.contributions || (buffer.contributions == 0 && !state.writer.valid()))
+        fault({self}, fmt::format("{} is reduced before it is complete", plan_.name_of(use.buffer)));
+      state.reduced = true;
+    }
     if (buffer.contributions > 0 && storage != Storage::step)
       fault({self, state.writer}, fmt::format("{} gets contributions and is written over", plan_.name_of(use.buffer)));
     if ((storage == Storage::activation || storage == Storage::output) && state.written)
@@ -134,6 +144,8 @@ class Checker {
     if (state.contributions < buffer.contributions)
       fault({state.writer}, fmt::format("{} gets {} contributions and needs {}", plan_.name_of(id), state.contributions,
                                         buffer.contributions));
+    if (storage == Storage::step && state.writer.valid() && !state.read && has_updates())
+      fault({state.writer}, fmt::format("{} is computed and never used", plan_.name_of(id)));
     if (storage == Storage::activation && state.written && !state.read && has_updates())
       fault({state.writer},
             fmt::format("{} is written and never read: alive at the end of the step", plan_.name_of(id)));
@@ -143,12 +155,11 @@ class Checker {
       fault({state.writer}, fmt::format("{} is never used by an update", plan_.name_of(id)));
   }
 
-  bool has_updates() const { return !plan_.nodes.empty() && plan_.nodes.back().phase == Phase::update; }
+  bool has_updates() const { return has_updates_; }
 
-  // In every micro-batch: last layer, then the final norm, then the head.
+  // In every micro-batch: the layers, then the final norm, then the head.
   void check_final_norm() {
     std::vector<NodeId> norm(static_cast<std::size_t>(plan_.micro_batches));
-    std::vector<NodeId> layer(norm.size());
     for (std::size_t i = 0; i < plan_.nodes.size(); ++i) {
       const Node& node = plan_.nodes[i];
       if (node.phase != Phase::forward && node.phase != Phase::evaluate) continue;
@@ -161,14 +172,35 @@ class Checker {
         if (!norm[m].valid()) fault({self}, "the head runs before the final norm");
       } else if (name.starts_with("main.")) {
         if (norm[m].valid()) fault({self, norm[m]}, "a layer of the main part runs after the final norm");
-        layer[m] = self;
       }
     }
+  }
+
+  // Step values pass from node to node in the order in which their pieces are declared: contributions, reduction, norm,
+  // clip, updates. `writes` and reads of one value must keep it.
+  void check_step_order(NodeId self, const BufferUse& use, BufferState& state) {
+    if (storage_of(use.buffer.index()) != Storage::step) return;
+    const std::int32_t piece = plan_.nodes[self.index()].piece.value;
+    if (state.writer.valid() && plan_.nodes[state.writer.index()].piece.value > piece && use.access != Access::add &&
+        plan_.nodes[self.index()].micro_batch < 0)
+      fault({self, state.writer},
+            fmt::format("{} is used after a node that comes behind this one wrote it", plan_.name_of(use.buffer)));
+    if (use.access == Access::read && plan_.nodes[self.index()].micro_batch < 0 && !state.writer.valid() &&
+        written_in_step(use.buffer))
+      fault({self}, fmt::format("{} is read before the step has computed it", plan_.name_of(use.buffer)));
+  }
+  // Whether some node writes the value before its readers of the step come: true for all but what the host gives.
+  bool written_in_step(BufferId buffer) const {
+    for (const Node& node : plan_.nodes)
+      for (const BufferUse& use : plan_.uses_of(node))
+        if (use.buffer == buffer && use.access != Access::read) return true;
+    return false;
   }
 
   const Plan& plan_;
   std::vector<BufferState> states_;
   std::vector<PlanFault> faults_;
+  bool has_updates_ = false;
 };
 
 }  // namespace

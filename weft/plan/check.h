@@ -1,9 +1,9 @@
 // The checker: rejects a plan, naming the nodes, before it can run.
 //
-// For one rank: a buffer is read before it is written, or used again after its last contribution was consumed; an
-// activation is written and never read, or read in a later step; `add`s out of the order of their numbers, missing or
-// counted twice; a buffer with contributions read before the last one; a node whose uses are not those of its piece;
-// the final norm not between the last layer and the head.
+// For one rank: a buffer is read before it is written or before its last contribution; an activation is written twice, or
+// written and never read; `add`s out of the order of their numbers, missing or counted twice; a value that ranks share is
+// not reduced, or reduced twice, or before its last contribution; a gradient no update uses; a weight read after its
+// update; step values out of the order in which they are computed; the final norm not between the layers and the head.
 #pragma once
 
 #include <string>

@@ -31,17 +31,18 @@ double total_flops(const Plan& plan) {
 ParameterCount count_parameters(const Module& module, std::int64_t experts, std::int64_t chosen,
                                 std::int64_t expert_ranks) {
   ParameterCount count;
+  bool tied = true;
+  for (const ParameterTensor& tensor : module.parameters) tied &= tensor.parts.front().identity.role != Role::head;
   for (const ParameterTensor& tensor : module.parameters) {
     const std::int64_t elements = tensor.shape.elements() * (tensor.expert ? expert_ranks : 1);
     count.all += elements;
-    if (tensor.parts.front().identity.role == Role::embedding) continue;
+    if (tensor.parts.front().identity.role == Role::embedding && !tied) continue;  // a lookup
     count.active += tensor.expert ? elements / experts * chosen : elements;
   }
   return count;
 }
 
-Timeline estimate_timeline(const Plan& plan, const MemoryPlan& memory, int ranks, const MachineRates& rates,
-                           double share_of_bound) {
+Timeline estimate_timeline(const Plan& plan, const MemoryPlan& memory, int ranks, const MachineRates& rates) {
   // All ranks run the same plan and nothing tells them apart, so they go in step: one is simulated and drawn for all.
   const Edges edges = derive_edges(plan);
   std::vector<double> end(plan.nodes.size());
@@ -68,10 +69,8 @@ Timeline estimate_timeline(const Plan& plan, const MemoryPlan& memory, int ranks
     if (node.collectives == 0) {
       seconds += std::max(node.flops / rates.flops, node.bytes / rates.bytes);
     } else {
-      for (const NodeCollective& c : plan.collectives_of(node)) {
-        const bool routed = c.send_counts.valid();
-        seconds += rates.latency + static_cast<double>(c.bytes) * (routed ? share_of_bound : 1) / rates.bandwidth;
-      }
+      for (const NodeCollective& c : plan.collectives_of(node))
+        seconds += rates.latency + static_cast<double>(c.bytes) / rates.bandwidth;
     }
     end[i] = start + seconds;
     lane_free[static_cast<std::size_t>(node.lane)] = end[i];

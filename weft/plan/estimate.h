@@ -35,9 +35,7 @@ struct MachineRates {
   double node_overhead = 2e-6;              // seconds
 };
 // Simulates the lanes of every rank: each node starts when its lane is free and what it waits for is done; a collective
-// when all ranks of its group have come. All ranks run this plan. share_of_bound: how many of the rows that a routed
-// buffer has room for are in use.
-Timeline estimate_timeline(const Plan& plan, const MemoryPlan& memory, int ranks, const MachineRates& rates,
-                           double share_of_bound = 1);
+// when all ranks of its group have come. All ranks run this plan.
+Timeline estimate_timeline(const Plan& plan, const MemoryPlan& memory, int ranks, const MachineRates& rates);
 
 }  // namespace weft

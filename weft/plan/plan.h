@@ -39,7 +39,7 @@ struct NodeCollective {
   CollectiveKind kind = CollectiveKind::all_to_all;
   std::int32_t group = -1;  // of Plan::groups
   BufferId send, receive, send_counts, receive_counts;
-  std::int64_t bytes = 0;      // sent by a rank, at most
+  std::int64_t bytes = 0;      // that a rank sends, on average
   std::int64_t first_row = 0;  // all_reduce: rows before it stay as they are
 };
 

@@ -82,12 +82,19 @@ std::unique_ptr<PreparedPlan> Session::prepare(const Module& module, const PlanO
 
 void Session::run_training_plan() {
   World* world = options_.ranks.world;
-  if (executor_) {
-    executor_->run_step([world](const std::string& message) {
-      if (world) world->abort(message);
-    });
-  } else {
-    run_serially(*train_, *stream_);
+  try {
+    if (executor_) {
+      executor_->run_step([world](const std::string& message) {
+        if (world) world->abort(message);
+      });
+    } else {
+      run_serially(*train_, *stream_);
+    }
+  } catch (const PeerError&) {
+    throw;
+  } catch (const std::exception& e) {
+    if (!world) throw;
+    throw RunError("rank {}, {}", world->rank().value, e.what());
   }
 }
 

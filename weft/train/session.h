@@ -70,7 +70,7 @@ class Session {
   StepResult gradients(std::span<const MicroBatch> batches);
   // Mean loss of one batch of the training shape; nothing is kept.
   double evaluate(const MicroBatch& batch);
-  // Logits [length, vocabulary] of one sequence of any length up to `length`, as doubles; plans for a length are kept.
+  // Logits [tokens, embedding rows] of one sequence of any length up to `length`, as doubles.
   std::vector<double> logits(std::span<const std::int32_t> tokens);
   // The same for a whole batch of the training shape: [batch * length, embedding rows].
   std::vector<double> batch_logits(const MicroBatch& batch);

@@ -135,6 +135,7 @@ int Loop::run() {
     const double seconds = seconds_since(start);
     write_metrics(iteration, result, rate, seconds);
     if (!result.finite) {
+      loss_sum_ = seconds_sum_ = 0;
       logged_steps_ = 0;
       log(iteration, result, rate, seconds);
       throw RunError(

@@ -80,7 +80,7 @@ ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x) {
   v.x = x;
   v.norm = b.norm_weight("norm_weight", Role::norm, H);
   v.w_qkv = b.parameter(
-      "qkv", {width, H},
+      "qkv_weight", {width, H},
       {b.part(Role::q, {s.q_width(), H}, b.matrix_init()), b.part(Role::k, {s.k_width(), H}, b.matrix_init()),
        b.part(Role::v, {s.k_width(), H}, b.matrix_init())});
   const Init zero{Init::Kind::constant, 0};

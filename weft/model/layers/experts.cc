@@ -11,14 +11,18 @@ ValueId add_experts(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x) {
 
   Routing v;
   add_route(b, spec, x, dy, v);
+  ValueId shared_out;
+  const auto add_shared = [&] {
+    if (shared) shared_out = add_shared_expert(b, spec, v, dy);
+  };
   if (b.options().expert_ranks > 1) {
-    add_exchanged_experts(b, spec, v);
+    add_exchanged_experts(b, spec, v, add_shared);
   } else {
+    add_shared();
     add_expert_mlp(b, spec,
                    {v.counts, v.offsets, v.in_use, v.rows, v.row_weights, v.drows, v.drow_weights, v.out, v.dout, v.R,
                     0, spec.experts});
   }
-  const ValueId shared_out = shared ? add_shared_expert(b, spec, v, dy) : ValueId{};
 
   // The sum over choices; rows carry their weights already.
   Piece& p = b.piece("join");

@@ -23,13 +23,15 @@ struct ExpertRows {
   ValueId counts, offsets, in_use;  // [experts here], [experts here + 1], [1]
   ValueId rows, row_weights, drows, drow_weights, out, dout;
   std::int64_t R = 0, first_expert = 0, experts = 0;
+  double in_use_share = 1;  // of the R rows, on average
   Groups groups(const Run& r) const { return {r[counts], r[offsets]}; }
 };
 
 void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy, Routing& routing);  // experts_route.cc
 void add_expert_mlp(ModuleBuilder& b, const ExpertsSpec& spec, const ExpertRows& rows);              // experts_mlp.cc
 ValueId add_shared_expert(ModuleBuilder& b, const ExpertsSpec& spec, const Routing& routing, ValueId dy);
-// Adds dispatch and combine around add_expert_mlp.
-void add_exchanged_experts(ModuleBuilder& b, const ExpertsSpec& spec, const Routing& routing);  // experts_exchange.cc
+// Adds dispatch and combine around add_expert_mlp; add_meanwhile adds what can run while rows travel.
+void add_exchanged_experts(ModuleBuilder& b, const ExpertsSpec& spec, const Routing& routing,
+                           const std::function<void()>& add_meanwhile);  // experts_exchange.cc
 
 }  // namespace weft

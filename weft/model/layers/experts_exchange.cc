@@ -29,7 +29,8 @@ void surround(PieceCode& code, std::vector<ValueUse> made, std::vector<ValueUse>
 
 }  // namespace
 
-void add_exchanged_experts(ModuleBuilder& b, const ExpertsSpec& spec, const Routing& v) {
+void add_exchanged_experts(ModuleBuilder& b, const ExpertsSpec& spec, const Routing& v,
+                           const std::function<void()>& add_meanwhile) {
   const std::int64_t T = b.tokens(), H = b.config().hidden, ranks = b.options().expert_ranks;
   const std::int64_t El = spec.experts / ranks, alignment = b.options().row_alignment;
   // A token has at most min(k, El) rows at one rank.
@@ -62,6 +63,13 @@ void add_exchanged_experts(ModuleBuilder& b, const ExpertsSpec& spec, const Rout
   rows.R = R;
   rows.experts = El;
   rows.first_expert = b.options().expert_rank * El;
+  rows.in_use_share = static_cast<double>(T * spec.router.k) / static_cast<double>(B);
+
+  // Even routing sends a rank T k rows on average.
+  const double share = rows.in_use_share;
+  for (ValueId value : {received, received_weights, sent, dsent, dreceived, dreceived_weights, of_row, of_received,
+                        rows.rows, rows.row_weights, rows.drows, rows.drow_weights, rows.out, rows.dout})
+    b.module().values[value.index()].in_use = share;
 
   Piece& counts = b.piece("counts", Lane::exchange);
   counts.forward.uses = {{v.counts}, {source_counts, Access::write}};
@@ -79,6 +87,7 @@ void add_exchanged_experts(ModuleBuilder& b, const ExpertsSpec& spec, const Rout
       {CollectiveKind::all_to_all, group, dreceived, v.drows, source_counts, v.counts},
       {CollectiveKind::all_to_all, group, dreceived_weights, v.drow_weights, source_counts, v.counts}};
 
+  add_meanwhile();
   add_expert_mlp(b, spec, rows);
   Piece& experts = b.module().pieces.back();
   const auto written = [](std::initializer_list<ValueId> values) {

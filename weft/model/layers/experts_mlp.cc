@@ -26,6 +26,8 @@ void add_expert_mlp(ModuleBuilder& b, const ExpertsSpec& spec, const ExpertRows&
   const ValueId dh = b.activation("d(h)", compute, {R, width});
   const ValueId da = b.scratch("d(a)", compute, {R, F});
 
+  for (ValueId value : {h, a, dh, da}) b.module().values[value.index()].in_use = v.in_use_share;
+
   Piece& p = b.piece("experts");
   p.forward.uses = {{v.rows},   {v.row_weights}, {v.counts},         {v.offsets},        {v.in_use},
                     {w1.value}, {w2.value},      {h, Access::write}, {a, Access::write}, {v.out, Access::write}};

@@ -2,28 +2,41 @@
 
 namespace weft {
 
+namespace {
+
+bool is_backward(const Node& node) { return node.phase == Phase::backward || node.phase == Phase::weight_gradient; }
+
+// One unit's backward pass: nodes [first, last).
+void put_unit(const std::vector<Node>& nodes, std::size_t first, std::size_t last, std::vector<Node>& out) {
+  std::size_t behind_exchange = first;
+  for (std::size_t i = first; i < last; ++i)
+    if (nodes[i].lane == Lane::exchange) behind_exchange = i;
+  std::vector<Node> waiting;
+  for (std::size_t i = first; i < last; ++i)
+    (nodes[i].phase == Phase::weight_gradient && i >= behind_exchange ? waiting : out).push_back(nodes[i]);
+  out.insert(out.end(), waiting.begin(), waiting.end());
+}
+
+}  // namespace
+
 Plan delay_weight_gradients(const Plan& plan) {
   Plan delayed = plan;
   delayed.nodes.clear();
-  std::vector<Node> waiting;  // of the unit and micro-batch that is being passed
-  int unit = -1, micro_batch = -1;
-  const auto flush = [&] {
-    delayed.nodes.insert(delayed.nodes.end(), waiting.begin(), waiting.end());
-    waiting.clear();
-  };
-  for (const Node& node : plan.nodes) {
-    const PieceInfo& piece = plan.pieces[node.piece.index()];
-    const bool backward = node.phase == Phase::backward || node.phase == Phase::weight_gradient;
-    if (!backward || piece.unit != unit || node.micro_batch != micro_batch) flush();
-    unit = piece.unit;
-    micro_batch = node.micro_batch;
-    if (node.phase == Phase::weight_gradient && piece.piece != "experts") {
-      waiting.push_back(node);
-    } else {
+  const auto unit_of = [&](const Node& node) { return plan.pieces[node.piece.index()].unit; };
+  for (std::size_t i = 0; i < plan.nodes.size();) {
+    const Node& node = plan.nodes[i];
+    if (!is_backward(node)) {
       delayed.nodes.push_back(node);
+      ++i;
+      continue;
     }
+    std::size_t end = i;
+    while (end < plan.nodes.size() && is_backward(plan.nodes[end]) && plan.nodes[end].micro_batch == node.micro_batch &&
+           unit_of(plan.nodes[end]) == unit_of(node))
+      ++end;
+    put_unit(plan.nodes, i, end, delayed.nodes);
+    i = end;
   }
-  flush();
   return delayed;
 }
 

@@ -125,9 +125,14 @@ class Expansion {
     for (const Collective& c : code.collectives) {
       const auto buffer = [&](ValueId value) { return value.valid() ? buffer_of(value, micro_batch) : BufferId{}; };
       plan_.collectives.push_back({c.kind, group_of(c.group), buffer(c.send), buffer(c.receive), buffer(c.send_counts),
-                                   buffer(c.receive_counts), plan_.values[c.send.index()].bytes, c.first_row});
+                                   buffer(c.receive_counts), expected_bytes(c), c.first_row});
     }
     plan_.nodes.push_back(node);
+  }
+
+  std::int64_t expected_bytes(const Collective& c) const {
+    const double in_use = module_.value(c.send).in_use;
+    return static_cast<std::int64_t>(in_use * static_cast<double>(plan_.values[c.send.index()].bytes));
   }
 
   std::int32_t group_of(const std::string& name) {

@@ -10,29 +10,21 @@ namespace weft {
 
 namespace {
 
-// Nodes of one pass over one unit, by the slot of a combined step in which they go.
+// Nodes of one pass over one unit, in runs: computation up to the first exchange, that exchange, computation up to the
+// second, that exchange, the rest. Forward: mix, route | counts, dispatch | shared, experts | combine | join. Backward:
+// join' | combine' | experts', shared' and their weights | dispatch' | route', mix', weights.
 struct UnitPass {
-  static constexpr int slots = 5;
+  static constexpr std::size_t slots = 5;
   std::array<std::vector<Node>, slots> slot;
+  std::size_t last = 0;
+
+  void add(const Node& node) {
+    const bool exchange = node.lane == Lane::exchange;
+    while ((last % 2 == 1) != exchange) ++last;
+    WEFT_CHECK(last < slots, "a unit exchanges more than twice; weave does not know how to hide that");
+    slot[last].push_back(node);
+  }
 };
-
-// Forward: up to where rows leave; the way there; experts and what needs no experts; the way back; the rest.
-int forward_slot(const std::string& piece) {
-  if (piece == "counts" || piece == "dispatch") return 1;
-  if (piece == "experts" || piece == "shared") return 2;
-  if (piece == "combine") return 3;
-  if (piece == "join") return 4;
-  return 0;
-}
-
-// Backward: join'; its exchange; experts' and their weights; the way back; the rest.
-int backward_slot(const std::string& piece) {
-  if (piece == "join") return 0;
-  if (piece == "combine") return 1;
-  if (piece == "experts") return 2;
-  if (piece == "dispatch") return 3;
-  return 4;
-}
 
 class Weaver {
  public:
@@ -45,8 +37,7 @@ class Weaver {
       const PieceInfo& piece = plan.pieces[node.piece.index()];
       const bool forward = node.phase == Phase::forward;
       UnitPass& pass = (forward ? forward_ : backward_)[{node.micro_batch, piece.unit}];
-      const int slot = forward ? forward_slot(piece.piece) : backward_slot(piece.piece);
-      pass.slot[static_cast<std::size_t>(slot)].push_back(node);
+      pass.add(node);
       std::vector<int>& units = forward ? forward_units_ : backward_units_;
       if (node.micro_batch == 0 && std::find(units.begin(), units.end(), piece.unit) == units.end())
         units.push_back(piece.unit);

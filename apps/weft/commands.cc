@@ -13,6 +13,7 @@ std::vector<Command> commands() {
       {"train", run_train_command},
       {"plan", run_plan_command},
       {"check", run_check_command},
+      {"verify", run_verify_command},
       {"probe", run_probe_command},
       {"tokenize", [](std::span<const std::string> words) { return run_tokenize_command(words); }},
       {"pattern", [](std::span<const std::string> words) { return run_pattern_command(words, stdout); }},

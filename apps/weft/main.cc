@@ -18,6 +18,7 @@ constexpr const char* usage =
     "  train      train a model\n"
     "  plan       print the plan of a training step\n"
     "  check      build and check a plan; say parameters, memory and work before anything runs\n"
+    "  verify     run a layout and the serial single-rank oracle side by side, compare every number\n"
     "  probe      load a model, run forward and backward on given tokens, write logits and gradients\n"
     "  tokenize   text to token files\n"
     "  pattern    explain a layer pattern\n"

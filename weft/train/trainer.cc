@@ -51,7 +51,6 @@ class Loop {
   const std::int64_t rank_, ranks_;
   std::function<Pricer(const Module&)> pricer_;
   ModelConfig config_;
-  std::unique_ptr<HuggingFaceWeights> weights_;
   RunData data_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<MetricsWriter> metrics_;
@@ -71,17 +70,10 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
       rank_(world_ ? world_->rank().value : 0),
       ranks_(world_ ? world_->size() : 1),
       pricer_(environment.pricer) {
-  if (!options.model.hf.empty()) weights_ = std::make_unique<HuggingFaceWeights>(options.model.hf);
   config_ = run_config(options);
   data_ = open_run_data(options, config_.vocabulary);
   session_ = std::make_unique<Session>(environment.device, session_options(options, config_, world_));
-  if (weights_) {
-    session_->set_parameters([&](const ParameterPart& part, double* values) {
-      weights_->read(part.identity, part.shape, DType::f64, values);
-    });
-  } else {
-    session_->initialise_parameters(static_cast<std::uint64_t>(options.data.seed));
-  }
+  load_parameters(*session_, options);
 
   Plan priced = session_->plan().plan();
   price(priced, session_->module(), environment.pricer(session_->module()));
@@ -260,6 +252,13 @@ void Loop::finish() {
 ModelConfig run_config(const TrainOptions& o) {
   if (!o.model.hf.empty()) return read_hugging_face_config(o.model.hf).config;
   return model_config(o);
+}
+
+void load_parameters(Session& session, const TrainOptions& o) {
+  if (o.model.hf.empty()) return session.initialise_parameters(static_cast<std::uint64_t>(o.data.seed));
+  const HuggingFaceWeights weights(o.model.hf);
+  session.set_parameters(
+      [&](const ParameterPart& part, double* values) { weights.read(part.identity, part.shape, DType::f64, values); });
 }
 
 SessionOptions session_options(const TrainOptions& o, const ModelConfig& config, World* world) {

@@ -21,6 +21,8 @@ struct TrainEnvironment {
 
 // The model of a resolved configuration: that of --hf, or the flags' with the tokenizer's vocabulary.
 ModelConfig run_config(const TrainOptions& options);
+// Weights of --hf, or initial ones.
+void load_parameters(Session& session, const TrainOptions& options);
 // Session options of a resolved configuration; `config` is the model's.
 SessionOptions session_options(const TrainOptions& options, const ModelConfig& config, World* world = nullptr);
 

@@ -1,0 +1,88 @@
+#include "weft/train/verify.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "weft/base/error.h"
+#include "weft/train/data_source.h"
+
+namespace weft {
+
+void RunRecord::add(int step, const StepResult& result, Session& session) {
+  std::map<ParameterIdentity, std::vector<double>> weights;
+  session.each_parameter([&](const ParameterPart& part, std::span<const double> values) {
+    weights[part.identity].assign(values.begin(), values.end());
+  });
+  const std::lock_guard lock(mutex_);
+  StepRecord& record = steps_[static_cast<std::size_t>(step)];
+  record.loss = result.loss;
+  record.gradient_norm = result.gradient_norm;
+  // Replicas must agree bit for bit; the first difference stays visible as the last writer's value.
+  for (auto& [identity, values] : weights) {
+    const auto [at, is_new] = record.weights.try_emplace(identity, values);
+    if (!is_new && at->second != values)
+      throw RunError("after step {}: two ranks hold different values of {}", step + 1, to_text(identity));
+  }
+}
+
+void run_recorded(const TrainOptions& o, const TrainEnvironment& environment, RunRecord& record) {
+  const ModelConfig config = run_config(o);
+  const RunData data = open_run_data(o, config.vocabulary);
+  if (!data.splits.train) throw UserError("there is no training data: the split '{}' gives none to it", o.data.split);
+  Session session(environment.device, session_options(o, config, environment.world));
+  load_parameters(session, o);
+  const LearningRateSpec rates = learning_rate_spec(o);
+  const WeightDecaySpec decays = weight_decay_spec(o);
+  const std::int64_t rank = session.options().ranks.rank(), ranks = session.options().ranks.ranks();
+  std::int64_t consumed = 0;
+  for (int step = 0; step < static_cast<int>(record.steps().size()); ++step) {
+    std::vector<MicroBatch> batches;
+    for (int m = 0; m < session.options().micro_batches; ++m)
+      batches.push_back(data.splits.train->sample_batch(consumed + (m * ranks + rank) * o.batch.micro_batch_size,
+                                                        static_cast<int>(o.batch.micro_batch_size)));
+    // The schedule may begin at zero; a step that moves nothing proves little.
+    const double rate = std::max(learning_rate(rates, consumed), 0.1 * rates.lr);
+    record.add(step, session.step(batches, rate, weight_decay(decays, consumed)), session);
+    consumed += o.batch.global_batch_size;
+  }
+}
+
+TrainOptions oracle_of(const TrainOptions& options) {
+  TrainOptions oracle = options;
+  oracle.layout.ranks = oracle.layout.launched_ranks = oracle.layout.expert_model_parallel_size = 1;
+  oracle.execution.executor = ExecutorKind::serial;
+  oracle.execution.overlap_moe_expert_parallel_comm = oracle.execution.delay_wgrad_compute = false;
+  oracle.execution.emulate_network.clear();
+  return oracle;
+}
+
+std::vector<StepDifference> compare(const RunRecord& run, const RunRecord& oracle) {
+  const auto relative = [](double a, double b) { return a == b ? 0 : std::abs(a - b) / std::abs(b); };
+  std::vector<StepDifference> differences;
+  for (std::size_t i = 0; i < oracle.steps().size(); ++i) {
+    const StepRecord &a = run.steps()[i], &b = oracle.steps()[i];
+    StepDifference d;
+    d.loss = a.loss;
+    d.oracle_loss = b.loss;
+    d.loss_difference = relative(a.loss, b.loss);
+    d.norm_difference = relative(a.gradient_norm, b.gradient_norm);
+    WEFT_CHECK(a.weights.size() == b.weights.size(), "{} and {} parameters", a.weights.size(), b.weights.size());
+    for (const auto& [identity, values] : b.weights) {
+      const std::vector<double>& ours = a.weights.at(identity);
+      double difference = 0, norm = 0;
+      for (std::size_t k = 0; k < values.size(); ++k) {
+        difference += (ours[k] - values[k]) * (ours[k] - values[k]);
+        norm += values[k] * values[k];
+      }
+      const double here = difference == 0 ? 0 : std::sqrt(difference) / std::max(std::sqrt(norm), 1e-300);
+      if (here > d.weight_difference || std::isnan(here)) {
+        d.weight_difference = here;
+        d.worst_weight = to_text(identity);
+      }
+    }
+    differences.push_back(d);
+  }
+  return differences;
+}
+
+}  // namespace weft

@@ -170,7 +170,7 @@ void check(const Case& c, TestDevice& device) {
   if (c.sinks) compare("dsinks", x.dsinks, e.dsinks, back);
 }
 
-TEST(Attention, agrees_with_the_formula) {
+TEST(Attention, AgreesWithTheFormula) {
   for_each_device([](TestDevice& device) {
     for (DType dtype : {DType::f64, DType::f32, DType::bf16}) {
       check({.length = 1, .dtype = dtype}, device);
@@ -194,7 +194,7 @@ TEST(Attention, agrees_with_the_formula) {
   });
 }
 
-TEST(Attention, spans_of_many_blocks) {
+TEST(Attention, SpansOfManyBlocks) {
   for_each_device([](TestDevice& device) {
     check({.batch = 1, .length = 700, .dim = 6, .value_dim = 4, .dtype = DType::f32}, device);
     check({.batch = 1, .length = 700, .dim = 6, .value_dim = 4, .window = 150, .dtype = DType::f32}, device);
@@ -203,14 +203,14 @@ TEST(Attention, spans_of_many_blocks) {
   });
 }
 
-TEST(Attention, sharp_softmax_neither_overflows_nor_loses_keys) {
+TEST(Attention, SharpSoftmaxNeitherOverflowsNorLosesKeys) {
   for_each_device([](TestDevice& device) {
     for (DType dtype : {DType::f64, DType::f32})
       check({.length = 90, .dim = 16, .value_dim = 8, .sinks = true, .dtype = dtype, .size = 12}, device);
   });
 }
 
-TEST(Attention, gradients_by_differences) {
+TEST(Attention, GradientsByDifferences) {
   TestDevice device(2);
   const Case cases[] = {
       {.batch = 2, .length = 9, .heads = 2, .kv_heads = 2, .dim = 4, .value_dim = 3},
@@ -234,7 +234,7 @@ TEST(Attention, gradients_by_differences) {
 }
 
 // One team takes whole spans, another cuts them: the same bits.
-TEST(Attention, bits_do_not_depend_on_threads) {
+TEST(Attention, BitsDoNotDependOnThreads) {
   for (DType dtype : {DType::f32, DType::bf16})
     for (std::int64_t window : {0, 60}) {
       const Case c{.batch = 1,
@@ -259,7 +259,7 @@ TEST(Attention, bits_do_not_depend_on_threads) {
     }
 }
 
-TEST(Attention, wrong_arguments_are_refused) {
+TEST(Attention, WrongArgumentsAreRefused) {
   TestDevice device;
   Problem x({.length = 10, .documents = {4, 6}});
   const auto message = [&](const Attention& op) -> std::string {

@@ -102,7 +102,7 @@ void check(const Case& c, TestDevice& device) {
 
 constexpr Mode modes[] = {Mode::forward, Mode::input_gradient, Mode::weight_gradient};
 
-TEST(GroupedMatmul, uneven_groups_and_padding) {
+TEST(GroupedMatmul, UnevenGroupsAndPadding) {
   for_each_device([](TestDevice& device) {
     for (Mode mode : modes)
       for (std::int32_t alignment : {1, 16}) {
@@ -116,7 +116,7 @@ TEST(GroupedMatmul, uneven_groups_and_padding) {
   });
 }
 
-TEST(GroupedMatmul, every_dtype) {
+TEST(GroupedMatmul, EveryDtype) {
   const auto dtypes = {DType::f32, DType::f64, DType::bf16};
   for_each_device([&](TestDevice& device) {
     for (Mode mode : modes) {
@@ -129,7 +129,7 @@ TEST(GroupedMatmul, every_dtype) {
   });
 }
 
-TEST(GroupedMatmul, no_rows_at_all) {
+TEST(GroupedMatmul, NoRowsAtAll) {
   for_each_device([](TestDevice& device) {
     for (Mode mode : modes) check({.mode = mode, .counts = {0, 0, 0}, .n = 10, .k = 12}, device);
     check({.mode = Mode::weight_gradient, .counts = {0, 0}, .n = 10, .k = 12, .add = true}, device);
@@ -137,7 +137,7 @@ TEST(GroupedMatmul, no_rows_at_all) {
 }
 
 // So that layouts of experts over ranks, and teams of any size, give the same bits.
-TEST(GroupedMatmul, bits_do_not_depend_on_threads_or_other_groups) {
+TEST(GroupedMatmul, BitsDoNotDependOnThreadsOrOtherGroups) {
   if (has_bfloat16_instructions()) GTEST_SKIP() << "bf16 products go to oneDNN here";
   for (DType dtype : {DType::f32, DType::bf16})
     for (Mode mode : modes) {
@@ -159,7 +159,7 @@ TEST(GroupedMatmul, bits_do_not_depend_on_threads_or_other_groups) {
     }
 }
 
-TEST(GroupedMatmul, counts_that_leave_the_rows_are_refused) {
+TEST(GroupedMatmul, CountsThatLeaveTheRowsAreRefused) {
   TestDevice device;
   const Case c{.mode = Mode::forward, .counts = {4, 4}, .n = 3, .k = 3};
   Problem problem(c);

@@ -74,7 +74,7 @@ void check(const Case& x, TestDevice& device) {
   expect_close(problem.c, problem.want, x.k + 3, problem.magnitude);
 }
 
-TEST(Matmul, odd_sizes_and_transposes) {
+TEST(Matmul, OddSizesAndTransposes) {
   for_each_device([](TestDevice& device) {
     for (std::int64_t m : {1, 3, 17, 64, 130})
       for (std::int64_t n : {1, 3, 17, 64, 130})
@@ -88,7 +88,7 @@ TEST(Matmul, odd_sizes_and_transposes) {
   });
 }
 
-TEST(Matmul, sums_longer_than_a_block) {
+TEST(Matmul, SumsLongerThanABlock) {
   for_each_device([](TestDevice& device) {
     for (DType c : {DType::f32, DType::bf16})
       for (bool add : {false, true})
@@ -98,14 +98,14 @@ TEST(Matmul, sums_longer_than_a_block) {
   });
 }
 
-TEST(Matmul, more_columns_and_rows_than_a_block) {
+TEST(Matmul, MoreColumnsAndRowsThanABlock) {
   TestDevice device(2);
   check({.m = 11, .n = 2100, .k = 9, .transpose_b = true}, device);
   check({.m = 2100, .n = 11, .k = 9, .transpose_a = true}, device);
   check({.m = 1000, .n = 70, .k = 400, .c = DType::bf16}, device);
 }
 
-TEST(Matmul, every_dtype) {
+TEST(Matmul, EveryDtype) {
   const auto dtypes = {DType::f32, DType::f64, DType::bf16};
   for_each_device([&](TestDevice& device) {
     for (DType a : dtypes)
@@ -120,7 +120,7 @@ TEST(Matmul, every_dtype) {
   });
 }
 
-TEST(Matmul, strided_operands_keep_what_lies_between_rows) {
+TEST(Matmul, StridedOperandsKeepWhatLiesBetweenRows) {
   for_each_device([](TestDevice& device) {
     for (DType dtype : {DType::f32, DType::f64, DType::bf16})
       for (bool add : {false, true})
@@ -138,7 +138,7 @@ TEST(Matmul, strided_operands_keep_what_lies_between_rows) {
   });
 }
 
-TEST(Matmul, nothing_to_sum_writes_zeros_or_leaves_the_result) {
+TEST(Matmul, NothingToSumWritesZerosOrLeavesTheResult) {
   for_each_device([](TestDevice& device) {
     check({.m = 5, .n = 7, .k = 0}, device);
     check({.m = 5, .n = 7, .k = 0, .add = true}, device);
@@ -148,7 +148,7 @@ TEST(Matmul, nothing_to_sum_writes_zeros_or_leaves_the_result) {
 }
 
 // The promise of blocked_gemm.h: bits depend on the factors only.
-TEST(Matmul, bits_do_not_depend_on_threads_or_other_rows) {
+TEST(Matmul, BitsDoNotDependOnThreadsOrOtherRows) {
   if (has_bfloat16_instructions()) GTEST_SKIP() << "bf16 products go to oneDNN here";
   for (DType dtype : {DType::f32, DType::f64, DType::bf16}) {
     const Case x{.m = 150, .n = 300, .k = 900, .transpose_b = true, .a = dtype, .b = dtype, .c = dtype};
@@ -168,7 +168,7 @@ TEST(Matmul, bits_do_not_depend_on_threads_or_other_rows) {
   }
 }
 
-TEST(Matmul, shapes_that_do_not_fit_are_refused) {
+TEST(Matmul, ShapesThatDoNotFitAreRefused) {
   TestDevice device;
   HostTensor a(DType::f32, {3, 4}), b(DType::f32, {5, 2}), c(DType::f32, {3, 2});
   Matmul op;
@@ -186,7 +186,7 @@ TEST(Matmul, shapes_that_do_not_fit_are_refused) {
 }
 
 // oneDNN's path, forced: where the CPU lacks bfloat16 instructions it emulates them.
-TEST(BfloatProduct, agrees_with_the_exact_result) {
+TEST(BfloatProduct, AgreesWithTheExactResult) {
   if (!supported(Isa::v4)) GTEST_SKIP() << "oneDNN needs AVX-512 for bfloat16";
   for (bool varying : {false, true})
     for (DType c : {DType::f32, DType::bf16})

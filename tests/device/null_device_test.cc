@@ -9,7 +9,7 @@ namespace {
 
 Tensor shaped(DType dtype, const Shape& shape) { return Tensor(nullptr, dtype, shape); }
 
-TEST(NullDevice, products_count_two_for_each_term) {
+TEST(NullDevice, ProductsCountTwoForEachTerm) {
   NullDevice device;
   NullStream stream;
   Matmul op;
@@ -32,7 +32,7 @@ TEST(NullDevice, products_count_two_for_each_term) {
 }
 
 // Counted pair by pair.
-TEST(NullDevice, attention_counts_the_pairs_it_sees) {
+TEST(NullDevice, AttentionCountsThePairsItSees) {
   for (std::int64_t length : {1, 6, 40})
     for (std::int64_t window : {0, 1, 5, 100}) {
       Attention op;
@@ -54,7 +54,7 @@ TEST(NullDevice, attention_counts_the_pairs_it_sees) {
     }
 }
 
-TEST(NullDevice, records_what_it_was_asked_by_kind) {
+TEST(NullDevice, RecordsWhatItWasAskedByKind) {
   NullDevice device;
   NullStream stream;
   Add add;
@@ -73,7 +73,7 @@ TEST(NullDevice, records_what_it_was_asked_by_kind) {
   EXPECT_TRUE(stream.used().empty());
 }
 
-TEST(MissingOperations, names_what_a_table_lacks) {
+TEST(MissingOperations, NamesWhatATableLacks) {
   const std::vector<std::string> used{"add", "matmul", "no_such_thing"};
   Operations table;
   EXPECT_EQ(missing_operations(table, used), used);
@@ -83,7 +83,7 @@ TEST(MissingOperations, names_what_a_table_lacks) {
   EXPECT_EQ(missing_operations(table, used), (std::vector<std::string>{"matmul", "no_such_thing"}));
 }
 
-TEST(MissingOperations, cpu_and_null_have_every_operation) {
+TEST(MissingOperations, CpuAndNullHaveEveryOperation) {
   const std::vector<std::string> all = operation_names();
   EXPECT_GT(all.size(), 20u);
   EXPECT_TRUE(missing_operations(NullDevice().operations(), all).empty());
@@ -91,7 +91,7 @@ TEST(MissingOperations, cpu_and_null_have_every_operation) {
     EXPECT_EQ(missing_operations(CpuDevice(isa).operations(), all), std::vector<std::string>{}) << name_of(isa);
 }
 
-TEST(NullDevice, memory_is_a_size_only) {
+TEST(NullDevice, MemoryIsASizeOnly) {
   NullDevice device;
   const auto memory = device.allocate(std::size_t{1} << 60);
   EXPECT_EQ(memory->bytes(), std::size_t{1} << 60);

@@ -11,7 +11,7 @@
 namespace weft {
 namespace {
 
-TEST(Team, every_member_runs_once_a_round) {
+TEST(Team, EveryMemberRunsOnceARound) {
   for (int threads : {1, 2, 5}) {
     Team team(threads);
     ASSERT_EQ(team.size(), threads);
@@ -21,7 +21,7 @@ TEST(Team, every_member_runs_once_a_round) {
   }
 }
 
-TEST(Team, what_members_wrote_is_seen_after_run) {
+TEST(Team, WhatMembersWroteIsSeenAfterRun) {
   Team team(4);
   std::vector<std::int64_t> parts(4, 0);
   for (int round = 1; round <= 1000; ++round) {
@@ -30,7 +30,7 @@ TEST(Team, what_members_wrote_is_seen_after_run) {
   }
 }
 
-TEST(Team, ranges_cover_everything_once) {
+TEST(Team, RangesCoverEverythingOnce) {
   Team team(3);
   for (std::int64_t count : {0, 1, 2, 3, 7, 100})
     for (std::int64_t grain : {1, 4, 1000}) {
@@ -46,7 +46,7 @@ TEST(Team, ranges_cover_everything_once) {
     }
 }
 
-TEST(Team, an_error_of_any_member_reaches_the_caller_and_the_team_lives_on) {
+TEST(Team, AnErrorOfAnyMemberReachesTheCallerAndTheTeamLivesOn) {
   Team team(3);
   for (int bad = 0; bad < 3; ++bad) {
     try {
@@ -63,7 +63,7 @@ TEST(Team, an_error_of_any_member_reaches_the_caller_and_the_team_lives_on) {
   }
 }
 
-TEST(CpuDevice, memory_is_aligned_and_too_much_is_refused) {
+TEST(CpuDevice, MemoryIsAlignedAndTooMuchIsRefused) {
   CpuDevice device;
   for (std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{1000}, std::size_t{9} << 20}) {
     const auto memory = device.allocate(bytes);
@@ -79,7 +79,7 @@ TEST(CpuDevice, memory_is_aligned_and_too_much_is_refused) {
   }
 }
 
-TEST(CpuDevice, copies_and_events_are_done_at_once) {
+TEST(CpuDevice, CopiesAndEventsAreDoneAtOnce) {
   CpuDevice device;
   const auto stream = device.make_stream(1);
   const auto memory = device.allocate(16);
@@ -95,7 +95,7 @@ TEST(CpuDevice, copies_and_events_are_done_at_once) {
   EXPECT_TRUE(event->done());
 }
 
-TEST(CpuDevice, a_stream_needs_a_thread) {
+TEST(CpuDevice, AStreamNeedsAThread) {
   CpuDevice device;
   try {
     device.make_stream(0);
@@ -105,7 +105,7 @@ TEST(CpuDevice, a_stream_needs_a_thread) {
   }
 }
 
-TEST(CpuDevice, names_its_instruction_set) {
+TEST(CpuDevice, NamesItsInstructionSet) {
   EXPECT_EQ(CpuDevice(Isa::baseline).name(), "cpu (baseline)");
   EXPECT_TRUE(supported(best_isa()));
 }

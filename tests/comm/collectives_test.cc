@@ -77,6 +77,21 @@ TEST(LocalWorld, RanksAndMembersAreNumberedSeparately) {
   });
 }
 
+TEST(LocalWorld, TwoClustersInOneProcessDoNotKnowOfEachOther) {
+  LocalCluster healthy(2), failing(2);
+  std::thread other([&] {
+    EXPECT_THROW(failing.run([](World& world) {
+      HostStream stream;
+      const auto group = world.make_group(ranks_below(2), "all");
+      if (world.rank().value == 1) throw RunError("only here");
+      group->barrier(stream);
+    }),
+                 RunError);
+  });
+  healthy.run([](World& world) { check_collectives(*world.make_group(ranks_below(2), "all"), DType::f64); });
+  other.join();
+}
+
 TEST(LocalWorld, ManySmallCallsInARow) {
   LocalCluster cluster(3);
   cluster.run([](World& world) {

@@ -135,7 +135,12 @@ TEST_F(TokenizeCommand, ExplainsWrongRequests) {
               HasSubstr("--json-keys: only JSON lines (FILE.jsonl) have keys; leave it out"));
   EXPECT_THAT(
       error({"--input", text, "--output-prefix", prefix, "--tokenizer-type", "NullTokenizer", "--vocab-size=9"}),
-      HasSubstr("\"x\" at byte 2 is none"));
+      HasSubstr("in.txt, document at line 1: NullTokenizer reads whole numbers separated by blanks; \"x\" at byte 2 is "
+                "none"));
+  for (const char* how : {"blank-lines", "lines"})
+    EXPECT_THAT(error({"--input", input("bad.txt", "1\n\n2 y\n\n3\n"), "--output-prefix", prefix, "--documents", how,
+                       "--tokenizer-type", "NullTokenizer", "--vocab-size=9"}),
+                HasSubstr("bad.txt, document at line 3: "));
   EXPECT_THAT(error({"--input", lines, "--output-prefix", prefix}),
               HasSubstr("in.jsonl:2: no text under the key \"text\""));
   EXPECT_THAT(error({"--input", input("bad.jsonl", "{\"text"), "--output-prefix", prefix}),
@@ -159,7 +164,7 @@ TEST_F(TokenizeCommand, ExplainsWrongRequests) {
               HasSubstr("give either --input FILE or --stories SIZE"));
   EXPECT_THAT(error({"--input", text, "--output-prefix", folder_.file("none/p")}),
               HasSubstr("No such file or directory (does the folder exist?)"));
-  EXPECT_EQ(folder_.entries(), 4u) << "a failed run leaves nothing but the inputs";
+  EXPECT_EQ(folder_.entries(), 5u) << "a failed run leaves nothing but the inputs";
 }
 
 TEST_F(TokenizeCommand, Help) { EXPECT_THAT(run({"--help"}), HasSubstr("--append-eod")); }

@@ -92,11 +92,13 @@ TEST_P(Golden, trajectory_of_six_steps) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Families, Golden,
-    testing::Combine(testing::Values("llama", "llama_b", "mixtral", "mixtral_b", "qwen3_moe", "qwen3_moe_b"),
-                     testing::Values(DType::f64, DType::f32)),
-    [](const auto& info) { return std::get<0>(info.param) + "_" + std::string(name_of(std::get<1>(info.param))); });
+INSTANTIATE_TEST_SUITE_P(Families, Golden,
+                         testing::Combine(testing::Values("llama", "llama_b", "mixtral", "mixtral_b", "qwen3_moe",
+                                                          "qwen3_moe_b"),
+                                          testing::Values(DType::f64, DType::f32)),
+                         [](const auto& tested) {
+                           return std::get<0>(tested.param) + "_" + std::string(name_of(std::get<1>(tested.param)));
+                         });
 
 }  // namespace
 }  // namespace weft

@@ -73,10 +73,10 @@ TEST_P(Ranks, every_order_gives_the_same_bits) {
 INSTANTIATE_TEST_SUITE_P(Layouts, Ranks,
                          testing::Combine(testing::Values("[*E][*E]", "*E-E*", "[*-][*E]-"), testing::Values(1, 2, 4),
                                           testing::Values(1, 2), testing::Values(DType::f32, DType::bf16)),
-                         [](const auto& info) {
-                           return fmt::format("pattern{}_ranks{}_ep{}_{}", std::get<0>(info.param).size(),
-                                              std::get<1>(info.param), std::get<2>(info.param),
-                                              name_of(std::get<3>(info.param)));
+                         [](const auto& tested) {
+                           return fmt::format("pattern{}_ranks{}_ep{}_{}", std::get<0>(tested.param).size(),
+                                              std::get<1>(tested.param), std::get<2>(tested.param),
+                                              name_of(std::get<3>(tested.param)));
                          });
 
 TEST(Layouts, agree_with_one_rank_in_double) {

@@ -1,0 +1,129 @@
+// What every command says of itself, and of words, numbers and files that it cannot take.
+#include <fstream>
+
+#include "tests/apps/weft_process.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+TEST(CommandLine, EveryCommandExplainsItself) {
+  const std::vector<std::pair<std::string, Words>> flags_of = {
+      {"train", {"--pattern", "--hidden-size", "--config", "--bf16", "--metrics", "--tensorboard-dir", "--sample"}},
+      {"plan", {"--json", "--pattern", "--micro-batch-size"}},
+      {"check", {"--json", "--pattern", "--micro-batch-size"}},
+      {"verify", {"--json", "--steps", "--tolerance", "--pattern", "--ranks"}},
+      {"probe", {"--hf", "--tokens", "--out", "--dtype", "--trajectory", "--decay-all", "--json"}},
+      {"tokenize", {"--input", "--stories", "--output-prefix", "--append-eod", "--json-keys"}},
+      {"pattern", {"PATTERN", "--pp", "--first-stage-layers", "--last-stage-layers", "--json"}},
+      {"grid", {"--shape", "--expert", "--groups", "--offset", "--world-size", "--json"}},
+      {"devices", {"--json"}},
+  };
+  const std::string overview = expect_done({"--help"});
+  for (const auto& [command, flags] : flags_of) {
+    EXPECT_THAT(overview, HasSubstr("\n  " + command + " "));
+    const std::string help = expect_done({command, "--help"});
+    EXPECT_THAT(help, StartsWith("usage: weft " + command));
+    for (const std::string& flag : flags) EXPECT_THAT(help, HasSubstr(flag)) << command;
+    EXPECT_EQ(expect_done({command, "-h"}), help);
+    expect_refused({command, "--no-such-flag", "--such"}, {"unknown flag --no-such-flag"});
+  }
+}
+
+TEST(CommandLine, NoCommandOrAnUnknownOne) {
+  const Outcome nothing = run_weft({});
+  EXPECT_EQ(nothing.code, 2);
+  EXPECT_EQ(nothing.out, "");
+  EXPECT_EQ(nothing.err, expect_done({"--help"})) << "the overview, where errors go";
+  expect_refused({"trian"}, {"there is no command 'trian'; did you mean 'train'? `weft --help` lists all"});
+  expect_refused({"xyzzy"}, {"there is no command 'xyzzy'; `weft --help` lists all"});
+}
+
+TEST(CommandLine, UnknownFlags) {
+  expect_refused({"train", "--hiden-size", "32"}, {"unknown flag --hiden-size; did you mean --hidden-size?"});
+  expect_refused({"train", "--xyzzy"}, {"unknown flag --xyzzy; weft train --help lists all flags"});
+  expect_refused({"train", "--hidden", "32"}, {"unknown flag --hidden; "});  // names are never abbreviated
+  expect_refused({"check", "-v"}, {"unknown flag -v; "});
+  expect_refused({"probe", "--token", "x"}, {"unknown flag --token; did you mean --tokens?"});
+  expect_refused({"devices", "--jso"}, {"unknown flag --jso; did you mean --json?"});
+  expect_refused({"train", "32"}, {"unexpected argument '32'"});
+}
+
+TEST(CommandLine, BadNumbersAndChoices) {
+  expect_refused({"train", "--hidden-size", "abc"}, {"--hidden-size: 'abc' is not a whole number"});
+  expect_refused({"train", "--hidden-size", "32.5"}, {"--hidden-size: '32.5' is not a whole number"});
+  expect_refused({"train", "--hidden-size", "0"}, {"--hidden-size: 0 is out of range; it must be at least 1"});
+  expect_refused({"train", "--hidden-size", "99999999999999999999"}, {"--hidden-size: '99999999999999999999' is not"});
+  expect_refused({"train", "--hidden-size"}, {"--hidden-size: a value is missing; write --hidden-size N"});
+  expect_refused({"train", "--lr", "fast"}, {"--lr: 'fast' is not a number"});
+  expect_refused({"train", "--lr", "nan"}, {"--lr: 'nan' is not a finite number"});
+  expect_refused({"train", "--adam-beta1", "1"},
+                 {"--adam-beta1: 1 is out of range; it must be at least 0 and below 1"});
+  expect_refused({"train", "--dtype", "f23"}, {"--dtype: 'f23' is not one of f32, bf16, f64; did you mean f32?"});
+  expect_refused({"train", "--device", "abacus"}, {"--device abacus: this build has no such device; it has 'cpu'"});
+}
+
+TEST(CommandLine, ContradictoryFlags) {
+  expect_refused({"train", "--bf16", "--fp64"},
+                 {"--dtype is given twice with different values: bf16 (--bf16) and f64 (--fp64); keep one"});
+  expect_refused({"train", "--hidden-size", "32", "--hidden-size", "64"},
+                 {"--hidden-size is given twice with different values: 32 and 64; keep one"});
+  expect_refused({"train", "--mock-data", "--stories", "1000"},
+                 {"--mock-data, --stories: more than one source of data; keep one"});
+  expect_refused({"train", "--train-iters", "3", "--train-samples", "400"},
+                 {"--train-iters 3: contradicts --train-samples 400; keep one of the two"});
+  expect_refused({"train", "--min-lr", "1", "--lr", "0.1"}, {"--min-lr 1: is above --lr 0.1; lower it"});
+  expect_refused({"train", "--hf", golden("llama"), "--hidden-size", "32"},
+                 {"--hidden-size 32: the model is that of --hf ", "; leave the flag out"});
+  expect_refused({"train", "--fp16"}, {"--fp16: Weft does not train in fp16", "use --bf16"});
+  expect_refused({"probe", "--hf", golden("llama"), "--tokens", golden("llama/golden.safetensors"), "--trajectory",
+                  "--out", "x.safetensors"},
+                 {"--trajectory prints losses; it writes no --out file"});
+}
+
+TEST(CommandLine, AllProblemsAreSaidAtOnce) {
+  expect_refused({"check", "--hidden-size", "30", "--moe-router-topk", "9", "--global-batch-size", "6"},
+                 {"the configuration has 3 problems:\n  - --num-attention-heads 4: must divide --hidden-size 30",
+                  "\n  - --moe-router-topk 9: ", "\n  - --global-batch-size 6: "});
+}
+
+class Toml : public ::testing::Test {
+ protected:
+  std::string written(const std::string& text) {
+    std::ofstream(file_) << text;
+    return file_;
+  }
+  TemporaryFolder folder_;
+  std::string file_ = folder_.file("run.toml");
+};
+
+TEST_F(Toml, GivesFlagsAndTheCommandLineWins) {
+  written("[model]\npattern = \"[*-]\"\nhidden_size = 32\nseq-length = 16\n[optimizer]\nlr = 0.5\nbf16 = true\n");
+  EXPECT_THAT(expect_done({"train", "--config", file_, "--hidden-size", "64", "--explain", "hidden-size", "--explain",
+                           "lr", "--explain", "dtype"}),
+              ::testing::AllOf(HasSubstr("--hidden-size = 64\n  from      command line\n"),
+                               HasSubstr("--lr = 0.5\n  from      " + file_ + ":6\n"), HasSubstr("--dtype = bf16\n")));
+}
+
+TEST_F(Toml, MistakesAreShownInTheirPlace) {
+  expect_refused({"train", "--config", written("hidden-size = 32\nlr = = 3\n")},
+                 {file_ + ":2:6: ", "\n  lr = = 3\n       ^\n"});
+  expect_refused({"train", "--config", written("name = \"open\n")}, {file_ + ":1:"});
+  expect_refused({"train", "--config", written("hidden-size = 32\n\nhiden-size = 64\n")},
+                 {file_ + ":3:1: unknown key hiden-size; did you mean --hidden-size?\n  hiden-size = 64\n  ^\n"});
+  expect_refused({"train", "--config", written("hidden-size = \"wide\"\n")},
+                 {file_ + ":1:15: --hidden-size: wants a whole number, got the text 'wide'\n"});
+  expect_refused({"train", "--config", written("hidden-size = 0\n")},
+                 {file_ + ":1:15: --hidden-size: 0 is out of range; it must be at least 1\n"});
+  expect_refused({"train", "--config", written("config = \"other.toml\"\n")},
+                 {file_ + ":1:1: config stands only on the command line, not in a file\n"});
+  expect_refused({"train", "--config", written("lr = 1979-05-27\n")},
+                 {file_ + ":1:6: lr: a value is a text, a number"});
+  expect_refused({"train", "--config", folder_.file("none.toml")}, {"none.toml", "No such file or directory"});
+  EXPECT_EQ(folder_.entries(), 1u);
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,187 @@
+// `weft train` from its command line: every kind of data, precision and output; what stops a run.
+#include <filesystem>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/apps/weft_process.h"
+#include "weft/base/json.h"
+#include "weft/base/text.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+
+const Words stories = {"--stories", "20000"};
+
+class Train : public ::testing::Test {
+ protected:
+  // The lines of a metrics file.
+  static std::vector<Json> lines_of(const std::string& file) {
+    const std::string text = read_file(file);
+    EXPECT_TRUE(text.ends_with("\n"));
+    std::vector<Json> lines;
+    for (const std::string& line : split(text, '\n'))
+      if (!line.empty()) lines.push_back(parse_json(line, file));
+    return lines;
+  }
+  // Losses of a run with these flags, in order.
+  std::vector<double> losses(const Words& flags) {
+    const std::string file = folder_.file("metrics.jsonl");
+    expect_done(Words{"train"} + tiny_run + flags + Words{"--metrics", file});
+    std::vector<double> values;
+    for (const Json& line : lines_of(file)) {
+      if (line.contains("loss")) values.push_back(line["loss"].get<double>());
+      if (line.contains("validation_loss")) validation_ = line["validation_loss"].get<double>();
+    }
+    return values;
+  }
+
+  TemporaryFolder folder_;
+  double validation_ = 0;  // of the last losses()
+};
+
+TEST_F(Train, OnEveryKindOfData) {
+  const std::string prefix = folder_.file("stories");
+  EXPECT_THAT(expect_done({"tokenize", "--stories", "20K", "--output-prefix", prefix, "--append-eod"}),
+              HasSubstr("tokens of 257 ids as uint16"));
+  const std::vector<Words> sources = {{"--mock-data"},
+                                      stories,
+                                      {"--data-path", prefix},
+                                      {"--data-path", "0.3", prefix, "0.7", prefix},
+                                      {"--text", prefix + ".txt"}};
+  for (const Words& source : sources) {
+    const std::string log = expect_done(Words{"train"} + tiny_run + source + Words{"--log-interval", "1"});
+    for (const char* part :
+         {"iteration        3/       3 |", "consumed samples:            6 |", "elapsed time per iteration",
+          "throughput", "learning rate: ", "global batch size:     2 |",
+          "lm loss: ", "grad norm: ", "time left: ", "validation loss at iteration 3", "trained 3 iterations"})
+      EXPECT_THAT(log, HasSubstr(part)) << source[0];
+  }
+}
+
+TEST_F(Train, WritesMetricsToFullPrecision) {
+  const std::string file = folder_.file("metrics.jsonl");
+  expect_done(Words{"train"} + tiny_run + stories + Words{"--metrics", file});
+  const std::vector<Json> lines = lines_of(file);
+  ASSERT_EQ(lines.size(), 4u) << "one a step and one of the validation";
+  for (std::size_t i = 0; i < 3; ++i) {
+    const Json& line = lines[i];
+    EXPECT_EQ(line.at("iteration"), i + 1);
+    EXPECT_EQ(line.at("consumed_samples"), 2 * (i + 1));
+    // log(257) by guessing; a fresh model is close to it.
+    EXPECT_NEAR(line.at("loss").get<double>(), 5.55, 0.2);
+    EXPECT_GT(line.at("grad_norm").get<double>(), 0);
+    EXPECT_GT(line.at("step_seconds").get<double>(), 0);
+    EXPECT_NEAR(line.at("tokens_per_second").get<double>() * line.at("step_seconds").get<double>(), 32, 1e-9);
+    // Linear from 1e-3 to 0 over three steps, to the last bit.
+    EXPECT_DOUBLE_EQ(line.at("learning_rate").get<double>(), 1e-3 * static_cast<double>(3 - i) / 3);
+    // A float needs nine digits.
+    EXPECT_EQ(line.at("loss").get<double>(), static_cast<double>(static_cast<float>(line.at("loss").get<double>())));
+  }
+  EXPECT_NEAR(lines[3].at("validation_loss").get<double>(), 5.5, 0.2);
+}
+
+TEST_F(Train, IsDecidedByItsSeed) {
+  const std::vector<double> first = losses(stories + Words{"--seed", "7"});
+  ASSERT_EQ(first.size(), 3u);
+  EXPECT_EQ(losses(stories + Words{"--seed", "7"}), first) << "bit for bit";
+  EXPECT_EQ(losses(stories + Words{"--seed", "7", "--executor", "serial"}), first) << "in any order";
+  EXPECT_NE(losses(stories + Words{"--seed", "8"}), first);
+}
+
+TEST_F(Train, Precisions) {
+  const std::vector<double> f32 = losses(stories), f64 = losses(stories + Words{"--fp64"}),
+                            bf16 = losses(stories + Words{"--bf16"});
+  ASSERT_EQ(f64.size(), 3u);
+  ASSERT_EQ(bf16.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_NEAR(f32[i], f64[i], 1e-5 * f64[i]);
+    // Logits of a fresh model are below 1 in size, and bf16 keeps 8 bits of them.
+    EXPECT_NEAR(bf16[i], f64[i], 1.0 / 256) << i;
+    EXPECT_NE(bf16[i], f32[i]);
+  }
+}
+
+TEST_F(Train, SeveralMicroBatchesAreOneBatch) {
+  const Words four = {"--global-batch-size", "4", "--fp64"};
+  const std::vector<double> parts = losses(stories + four);
+  const std::string file = folder_.file("metrics.jsonl");
+  Words whole = Words{"train"} + tiny_run + stories + four + Words{"--metrics", file};
+  *(std::find(whole.begin(), whole.end(), "--micro-batch-size") + 1) = "4";
+  expect_done(whole);
+  const std::vector<Json> lines = lines_of(file);
+  ASSERT_EQ(parts.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(lines.at(i).at("loss").get<double>(), parts[i], 1e-12) << i;
+}
+
+TEST_F(Train, RanksAreOneRun) {
+  const Words four = {"--global-batch-size", "4", "--fp64"};
+  const std::vector<double> alone = losses(stories + four);
+  const double validation = validation_;
+  const std::vector<Words> layouts = {{"--ranks", "2"},
+                                      {"--ranks", "2", "--expert-model-parallel-size", "2"},
+                                      {"--ranks", "2", "--executor", "serial"}};
+  for (const Words& layout : layouts) {
+    const std::vector<double> together = losses(stories + four + layout);
+    ASSERT_EQ(together.size(), alone.size());
+    for (std::size_t i = 0; i < alone.size(); ++i) EXPECT_NEAR(together[i], alone[i], 1e-9 * alone[i]) << i;
+    EXPECT_NEAR(validation_, validation, 1e-9 * validation);
+  }
+  const Json report =
+      parse_json(expect_done(Words{"verify"} + tiny_run + stories + layouts[1] + Words{"--json"}), "verify");
+  EXPECT_EQ(report.at("equal"), true);
+  EXPECT_EQ(report.at("steps").size(), 3u);
+}
+
+TEST_F(Train, SamplesAndTensorboard) {
+  const std::string board = folder_.file("board");
+  const std::string log =
+      expect_done(Words{"train"} + tiny_run + stories +
+                  Words{"--tensorboard-dir", board, "--sample", "Once", "--sample", "The fox", "--sample-length", "8"});
+  EXPECT_THAT(log, HasSubstr("--- Once["));
+  EXPECT_THAT(log, HasSubstr("--- The fox["));
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(board)) {
+    EXPECT_THAT(entry.path().filename().string(), ::testing::StartsWith("events.out.tfevents."));
+    EXPECT_THAT(read_file(entry.path()), HasSubstr("lm loss"));
+    ++files;
+  }
+  EXPECT_EQ(files, 1u);
+}
+
+TEST_F(Train, FromAHuggingFaceModel) {
+  const std::string log =
+      expect_done({"train", "--hf", golden("qwen3_moe"), "--mock-data", "--tokenizer-type", "NullTokenizer",
+                   "--seq-length", "16", "--micro-batch-size", "1", "--train-iters", "2", "--eval-iters", "1"});
+  EXPECT_THAT(log, HasSubstr("trained 2 iterations"));
+}
+
+TEST_F(Train, ANumberThatIsNoneStopsTheRun) {
+  const std::string file = folder_.file("metrics.jsonl");
+  const Outcome outcome =
+      run_weft(Words{"train"} + tiny_model + stories +
+               Words{"--train-iters", "20", "--lr", "1e30", "--clip-grad", "0", "--metrics", file, "--threads", "1"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, ::testing::ContainsRegex("^weft: iteration [0-9]+: the (loss|gradient) is not finite"));
+  EXPECT_THAT(outcome.err, HasSubstr("weights were left as they were. Lower --lr"));
+  EXPECT_THAT(outcome.out, HasSubstr("number of nan iterations:   1"));
+  const std::vector<Json> lines = lines_of(file);
+  ASSERT_GE(lines.size(), 2u);
+  EXPECT_LT(lines.size(), 20u);
+  const Json& last = lines.back();
+  EXPECT_TRUE(last.at("loss").is_null() || last.at("grad_norm").is_null());
+  EXPECT_TRUE(last.contains("note")) << "JSON has no NaN; the line says what it was";
+}
+
+TEST_F(Train, OutputsThatCannotBeWritten) {
+  const std::string none = folder_.file("none/file");
+  for (const char* flag : {"--metrics", "--trace", "--timeline"})
+    expect_refused(Words{"train"} + tiny_run + stories + Words{flag, none},
+                   {std::string(flag) + " " + none + ": there is no folder ", "; make it first"});
+  expect_refused(Words{"train"} + tiny_run + stories + Words{"--metrics", folder_.file("")}, {"name a file in it"});
+  EXPECT_EQ(folder_.entries(), 0u);
+}
+
+}  // namespace
+}  // namespace weft

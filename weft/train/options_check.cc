@@ -142,13 +142,6 @@ bool check_layout(Problems& problems, const LayoutOptions& layout) {
   if (layout.launched_ranks > 1 && layout.ranks != layout.launched_ranks)
     problems.add("--ranks", layout.ranks, "the launcher started {} processes; leave --ranks out",
                  layout.launched_ranks);
-  const auto not_yet = [&](const char* flag, std::int64_t size) {
-    if (size > 1)
-      problems.add(flag, size, "this version spreads a model over data and expert ranks only; leave it at 1");
-  };
-  not_yet("--tensor-model-parallel-size", layout.tensor_model_parallel_size);
-  not_yet("--context-parallel-size", layout.context_parallel_size);
-  not_yet("--pipeline-model-parallel-size", layout.pipeline_model_parallel_size);
   const std::int64_t model_parallel =
       layout.tensor_model_parallel_size * layout.context_parallel_size * layout.pipeline_model_parallel_size;
   const bool fits = layout.ranks % model_parallel == 0;

@@ -195,11 +195,13 @@ void Loop::validate(std::int64_t iteration) {
   const TokenSource* valid = data_.splits.valid.get();
   if (valid && options_.data.eval_iters > 0) {
     const auto start = Clock::now();
-    const std::int64_t batch = options_.batch.micro_batch_size;
+    // An evaluation step reads a global batch, so that the loss does not depend on the number of ranks.
+    const std::int64_t batch = options_.batch.micro_batch_size, all = options_.batch.global_batch_size;
     double sum = 0;
     std::int64_t count = 0;
-    for (std::int64_t i = 0; i < options_.data.eval_iters && (i + 1) * batch * ranks_ <= valid->samples(); ++i, ++count)
-      sum += session_->evaluate(valid->sample_batch((i * ranks_ + rank_) * batch, static_cast<int>(batch)));
+    for (std::int64_t i = 0; i < options_.data.eval_iters && (i + 1) * all <= valid->samples(); ++i)
+      for (int m = 0; m < session_->options().micro_batches; ++m, ++count)
+        sum += session_->evaluate(valid->sample_batch(i * all + (m * ranks_ + rank_) * batch, static_cast<int>(batch)));
     if (count > 0) {
       const double loss = sum / static_cast<double>(count);
       say(fmt::format(
@@ -262,6 +264,11 @@ void load_parameters(Session& session, const TrainOptions& o) {
 }
 
 SessionOptions session_options(const TrainOptions& o, const ModelConfig& config, World* world) {
+  for (const auto& [flag, size] : {std::pair{"--tensor-model-parallel-size", o.layout.tensor_model_parallel_size},
+                                   {"--context-parallel-size", o.layout.context_parallel_size},
+                                   {"--pipeline-model-parallel-size", o.layout.pipeline_model_parallel_size}})
+    if (size > 1)
+      throw UserError("{} {}: this version spreads a model over data and expert ranks only; leave it at 1", flag, size);
   SessionOptions s;
   s.ranks.world = world;
   s.ranks.expert_ranks = o.layout.expert_model_parallel_size;

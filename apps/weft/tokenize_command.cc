@@ -153,25 +153,19 @@ class Job {
   void read(std::istream& in, double total, const std::string& name) {
     Progress progress(total);
     std::string line;
-    for (std::int64_t number = 1; std::getline(in, line); ++number) {
+    name_ = name;
+    for (line_ = 1; std::getline(in, line); ++line_) {
       const bool ended = !in.eof();  // the last line may lack its end
       bytes_ += line.size() + ended;
-      try {
-        if (request_.json_lines) {
-          add_json_line(line, fmt::format("{}:{}", name, number));
-        } else {
-          add_text_line(line, ended);
-        }
-      } catch (const UserError& error) {
-        // JSON errors carry the place already; those of a tokenizer know only their document.
-        const std::string what = error.what();
-        throw UserError(what.starts_with(name) ? what
-                                               : fmt::format("{}, document ending at line {}: {}", name, number, what));
+      if (request_.json_lines) {
+        add_json_line(line, fmt::format("{}:{}", name, line_));
+      } else {
+        add_text_line(line, ended);
       }
       progress.at(static_cast<double>(bytes_));
     }
     if (in.bad()) throw RunError("cannot read {}: {}", name, std::strerror(errno));
-    add_document(*writers_[0], std::exchange(pending_, ""));
+    end_text_document();
     seconds_ = progress.seconds_so_far();
   }
 
@@ -210,13 +204,17 @@ class Job {
   // Lines gather in pending_ until a document is whole; its separator stays only where no token stands for it.
   void add_text_line(const std::string& line, bool ended) {
     const bool blank = line.empty() || line == "\r";
-    if (request_.documents == DocumentsAre::blank_lines && !blank && after_blank_) {
-      add_document(*writers_[0], std::exchange(pending_, ""));
-    }
+    if (request_.documents == DocumentsAre::blank_lines && !blank && after_blank_) end_text_document();
     after_blank_ = blank;
+    if (pending_.empty()) first_line_ = line_;
     pending_ += line;
     if (ended) pending_ += '\n';
-    if (request_.documents == DocumentsAre::lines) add_document(*writers_[0], std::exchange(pending_, ""));
+    if (request_.documents == DocumentsAre::lines) end_text_document();
+  }
+
+  void end_text_document() {
+    const std::string where = fmt::format("{}, document at line {}", name_, first_line_);
+    add_document(*writers_[0], std::exchange(pending_, ""), where);
   }
 
   void add_json_line(const std::string& line, const std::string& where) {
@@ -228,15 +226,21 @@ class Job {
       if (!object.is_object() || found == object.end() || !found->is_string()) {
         throw UserError("{}: no text under the key \"{}\" (--json-keys)", where, key);
       }
-      add_document(*writers_[i], found->get<std::string>());
+      add_document(*writers_[i], found->get<std::string>(), where);
     }
   }
 
-  void add_document(IndexedDatasetWriter& writer, std::string_view text) {
+  // A tokenizer's errors know only the document; `where` says which.
+  void add_document(IndexedDatasetWriter& writer, std::string_view text, const std::string& where) {
     if (request_.append_eod && !request_.json_lines && request_.documents != DocumentsAre::whole) {
       text = text.substr(0, text.find_last_not_of("\r\n") + 1);
     }
-    auto ids = tokenizer_->encode(text);
+    std::vector<std::int32_t> ids;
+    try {
+      ids = tokenizer_->encode(text);
+    } catch (const UserError& error) {
+      throw UserError("{}: {}", where, error.what());
+    }
     if (ids.empty()) return;  // a document without tokens says nothing
     if (request_.append_eod) ids.push_back(tokenizer_->eod());
     writer.add_document(ids);
@@ -245,7 +249,8 @@ class Job {
   const Request& request_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::vector<std::unique_ptr<IndexedDatasetWriter>> writers_;
-  std::string pending_;
+  std::string name_, pending_;
+  std::int64_t line_ = 0, first_line_ = 0;  // read now, of pending_
   bool after_blank_ = false;
   std::size_t bytes_ = 0;
   double seconds_ = 0;

@@ -33,6 +33,8 @@ int run_verify_command(std::span<const std::string> words) {
     fmt::print("{}", flags.help());
     return 0;
   }
+  for (const std::string& name : options.explain) fmt::print("{}\n", flags.explain(name));
+  if (!options.explain.empty()) return 0;
   if (this_launch().size > 1) throw UserError("weft verify compares thread ranks: start it once, with --ranks N");
   if (tolerance == 0) tolerance = options.dtype == DType::f64 ? 1e-9 : options.dtype == DType::f32 ? 1e-4 : 5e-2;
 

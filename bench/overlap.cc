@@ -1,0 +1,109 @@
+// How much of the expert exchange the woven plan hides: two thread ranks on two cores over an emulated network, on which
+// the exchange takes about 40 % of the unwoven step. Prints step times, exchange time, the share hidden (union of
+// exchange intervals with computation, from the trace of the last step) and the limit that the schedule allows: with m
+// micro-batches and no pipeline the first forward and the last backward pass have nothing to hide behind, 1 - 1/m.
+//
+//   ./run bench overlap [--bandwidth 300MB/s] [--micro-batches 8]
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+
+#include <fmt/format.h>
+
+#include "weft/base/random.h"
+#include "weft/comm/local/cluster.h"
+#include "weft/device/cpu/device.h"
+#include "weft/plan/timeline.h"
+#include "weft/train/flags.h"
+#include "weft/train/record.h"
+#include "weft/train/session.h"
+
+namespace weft {
+namespace {
+
+struct Measured {
+  double step = 0, exchange = 0, compute = 0, hidden = 0;  // seconds, of the median step; of one rank
+};
+
+Measured measure(const std::string& network, int micro_batches, bool weave, int steps) {
+  LocalOptions options;
+  options.network = parse_network(network);
+  LocalCluster cluster(2, options);
+  std::vector<Measured> runs;
+  std::mutex mutex;
+  cluster.run([&](World& world) {
+    CpuDevice device;
+    SessionOptions o;
+    o.config.pattern = "[*E][*E][*E][*E]";
+    o.config.hidden = 256;
+    o.config.vocabulary = 512;
+    o.config.attention = {.heads = 4, .kv_heads = 4, .head_dim = 64};
+    o.config.experts.experts = 8;
+    o.config.experts.ffn = 256;
+    o.config.experts.router.k = 2;
+    o.batch = 2;
+    o.length = 256;
+    o.micro_batches = micro_batches;
+    o.ranks = {&world, 2, weave, weave, true};
+    Session session(device, o);
+    session.initialise_parameters(1);
+    std::vector<MicroBatch> batches(static_cast<std::size_t>(micro_batches));
+    for (std::size_t m = 0; m < batches.size(); ++m) {
+      batches[m].batch = o.batch;
+      batches[m].length = o.length;
+      for (std::int64_t i = 0; i < o.batch * o.length; ++i) {
+        const auto index =
+            static_cast<std::uint64_t>(i) + 100000 * (m + 100 * static_cast<std::uint64_t>(world.rank().value));
+        batches[m].tokens.push_back(static_cast<std::int32_t>(random_below(1, index, 512)));
+        batches[m].labels.push_back(static_cast<std::int32_t>(random_below(2, index, 512)));
+      }
+    }
+    session.step(batches, 1e-4, 0);
+    session.executor()->keep_times(true);
+    for (int i = 0; i < steps; ++i) {
+      session.step(batches, 1e-4, 0);
+      const Timeline timeline = record_timeline(session, "step");
+      if (world.rank().value != 0) continue;
+      const Overlap overlap = sum_of(overlaps_of(timeline, Lane::exchange));
+      const std::lock_guard lock(mutex);
+      runs.push_back({overlap.span / 2, overlap.communication / 2, overlap.compute / 2, overlap.hidden / 2});
+    }
+  });
+  std::sort(runs.begin(), runs.end(), [](const Measured& a, const Measured& b) { return a.step < b.step; });
+  return runs[runs.size() / 2];
+}
+
+int run(const std::vector<std::string>& words) {
+  std::string latency = "100us", bandwidth = "90MB/s";
+  std::int64_t micro_batches = 8, steps = 7;
+  FlagTable flags("bench_overlap", "Measures how much of the expert exchange is hidden.");
+  flags.add("--latency", latency, "TIME", "Of the emulated network.");
+  flags.add("--bandwidth", bandwidth, "RATE", "Of the emulated network.");
+  flags.add("--micro-batches", micro_batches, "N", "Of a step.").at_least(2);
+  flags.add("--steps", steps, "N", "Timed steps.").at_least(1);
+  flags.apply(flags.scan(words));
+  if (flags.help_wanted()) {
+    fmt::print("{}", flags.help());
+    return 0;
+  }
+  const std::string network = fmt::format("latency={},bandwidth={}", latency, bandwidth);
+  const int m = static_cast<int>(micro_batches);
+  const Measured plain = measure(network, m, false, static_cast<int>(steps)),
+                 woven = measure(network, m, true, static_cast<int>(steps));
+  const double limit = 1 - 1.0 / m, share = woven.hidden / woven.exchange;
+  const double ideal = woven.compute + (1 - limit) * woven.exchange;
+  fmt::print(
+      "{{\"bench\": \"overlap\", \"network\": \"{}\", \"micro_batches\": {}, \"unwoven_ms\": {:.1f}, \"woven_ms\": "
+      "{:.1f}, "
+      "\"exchange_ms\": {:.1f}, \"exchange_share_of_unwoven\": {:.3f}, \"unwoven_hidden\": {:.3f}, \"hidden\": {:.3f}, "
+      "\"limit\": {:.3f}, "
+      "\"of_limit\": {:.3f}, \"compute_ms\": {:.1f}, \"ideal_ms\": {:.1f}, \"over_ideal\": {:.3f}}}\n",
+      network, m, plain.step * 1e3, woven.step * 1e3, woven.exchange * 1e3, plain.exchange / plain.step,
+      plain.hidden / plain.exchange, share, limit, share / limit, woven.compute * 1e3, ideal * 1e3, woven.step / ideal);
+  return 0;
+}
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) { return weft::run({argv + 1, argv + argc}); }

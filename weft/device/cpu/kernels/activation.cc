@@ -1,6 +1,7 @@
 // activation and its backward, row by row: y = act(x) * scale.
 #include "weft/device/cpu/kernels/activation_kinds.h"
 #include "weft/device/cpu/kernels/dispatch.h"
+#include "weft/device/cpu/kernels/lane_sum.h"
 
 namespace weft::WEFT_ISA {
 
@@ -24,31 +25,27 @@ template <class Kind, class T, class Acc>
 Acc gated_gradient_row(const Kind& kind, const T* x, const T* dy, T* dx, Acc scale, std::int64_t width) {
   const T *g = x, *u = x + width;
   T *dg = dx, *du = dx + width;
-  Acc sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (std::int64_t j = 0; j < width; ++j) {
-    const Acc d = widen(dy[j]);
-    Acc value, gate, linear;
-    kind.gradient(widen(g[j]), widen(u[j]), d * scale, value, gate, linear);
-    dg[j] = narrow<T>(gate);
-    du[j] = narrow<T>(linear);
-    sum += d * value;
-  }
-  return sum;
+  return lane_sum<Acc>(
+      width, [&](std::int64_t j) __attribute__((always_inline)) {
+        const Acc d = widen(dy[j]);
+        Acc value, gate, linear;
+        kind.gradient(widen(g[j]), widen(u[j]), d * scale, value, gate, linear);
+        dg[j] = narrow<T>(gate);
+        du[j] = narrow<T>(linear);
+        return d * value;
+      });
 }
 
 template <class Kind, class T, class Acc>
 Acc plain_gradient_row(const T* x, const T* dy, T* dx, Acc scale, std::int64_t width) {
-  Acc sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (std::int64_t j = 0; j < width; ++j) {
-    const Acc d = widen(dy[j]);
-    Acc value, slope;
-    Kind::gradient(widen(x[j]), value, slope);
-    dx[j] = narrow<T>(d * scale * slope);
-    sum += d * value;
-  }
-  return sum;
+  return lane_sum<Acc>(
+      width, [&](std::int64_t j) __attribute__((always_inline)) {
+        const Acc d = widen(dy[j]);
+        Acc value, slope;
+        Kind::gradient(widen(x[j]), value, slope);
+        dx[j] = narrow<T>(d * scale * slope);
+        return d * value;
+      });
 }
 
 // body(kind) for an activation without a gate.

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "weft/device/cpu/kernels/dispatch.h"
+#include "weft/device/cpu/kernels/lane_sum.h"
 
 namespace weft::WEFT_ISA {
 
@@ -21,15 +22,17 @@ Softmax softmax_of(const L* logits, std::int64_t columns) {
   double sum = 0;
   for (std::int64_t c0 = 0; c0 < columns; c0 += block) {
     const std::int64_t c1 = std::min(c0 + block, columns);
-    Acc top = -std::numeric_limits<Acc>::infinity(), part = 0;
+    Acc top = -std::numeric_limits<Acc>::infinity();
 #pragma omp simd reduction(max : top)
     for (std::int64_t c = c0; c < c1; ++c) top = widen(logits[c]) > top ? widen(logits[c]) : top;
     if (top > highest) {
       sum *= std::exp(static_cast<double>(highest - top));
       highest = top;
     }
-#pragma omp simd reduction(+ : part)
-    for (std::int64_t c = c0; c < c1; ++c) part += fast_exp_negative(widen(logits[c]) - highest);
+    const L* first = logits + c0;
+    const Acc part = lane_sum<Acc>(
+        c1 - c0, [=](std::int64_t c)
+                     __attribute__((always_inline)) { return fast_exp_negative(widen(first[c]) - highest); });
     sum += static_cast<double>(part);
   }
   return {static_cast<double>(highest), sum};

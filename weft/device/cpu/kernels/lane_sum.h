@@ -1,5 +1,6 @@
-// Sums over a row, vectorised in an order of our own: 32 lanes, which are then added by halves. The same
-// on every instruction set; and short rows do not pay for the compiler's reduction, which adds its lanes one by one.
+// Sums over a row, vectorised in an order of our own: 32 lanes, which are then added by halves. The order of the
+// compiler's own reductions is that of the vectors it happens to choose, which may differ between two copies of one
+// loop; and they add their lanes one by one, which short rows feel.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,8 @@
 
 namespace weft::WEFT_ISA {
 
-// The sum of term(j) for j in [0, count). Mark the lambda always_inline.
+// The sum of term(j) for j in [0, count); term may store something, and is called once for each j. Mark the lambda
+// always_inline.
 template <class Acc, class Term>
 WEFT_INLINE Acc lane_sum(std::int64_t count, const Term& term) {
   constexpr int width = 32;

@@ -72,9 +72,10 @@ void backward(Stream& stream, const RmsNormBackward& op) {
         const W* weight = weights + part * parts.weight_step;
         T* dx = row<T>(op.dx, r) + part * width;
         const Acc inverse = inverses[r * parts.count + part];
-        Acc dot = 0;
-#pragma omp simd reduction(+ : dot)
-        for (std::int64_t j = 0; j < width; ++j) dot += widen(dy[j]) * (widen_to<Acc>(weight[j]) + shift) * widen(x[j]);
+        const Acc dot = lane_sum<Acc>(
+            width, [=](std::int64_t j) __attribute__((always_inline)) {
+              return widen(dy[j]) * (widen_to<Acc>(weight[j]) + shift) * widen(x[j]);
+            });
         const Acc along = inverse * inverse * inverse * dot / static_cast<Acc>(width);
         if (op.residual.given()) {
           const T* residual = row<T>(op.residual, r) + part * width;

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "weft/device/cpu/kernels/dispatch.h"
+#include "weft/device/cpu/kernels/lane_sum.h"
 
 namespace weft::WEFT_ISA {
 
@@ -93,14 +94,11 @@ void keep_best_groups(const RouterSpec& spec, std::int64_t experts, const Choice
 
 template <class Acc>
 void softmax(const Acc* logits, Acc* scores, std::int64_t count) {
-  Acc highest = -std::numeric_limits<Acc>::infinity(), sum = 0;
+  Acc highest = -std::numeric_limits<Acc>::infinity();
 #pragma omp simd reduction(max : highest)
   for (std::int64_t e = 0; e < count; ++e) highest = logits[e] > highest ? logits[e] : highest;
-#pragma omp simd reduction(+ : sum)
-  for (std::int64_t e = 0; e < count; ++e) {
-    scores[e] = fast_exp(logits[e] - highest);
-    sum += scores[e];
-  }
+  const Acc sum = lane_sum<Acc>(
+      count, [=](std::int64_t e) __attribute__((always_inline)) { return scores[e] = fast_exp(logits[e] - highest); });
   const Acc inverse = Acc{1} / sum;
 #pragma omp simd
   for (std::int64_t e = 0; e < count; ++e) scores[e] *= inverse;

@@ -49,8 +49,10 @@ void route_rows(Stream& stream, const RouteRows& op) {
       next[part * experts + e] = static_cast<std::int32_t>(at);
       at += count;
     }
-    op.counts.as<std::int32_t>()[e] = static_cast<std::int32_t>(at - row_count);
-    row_count = (at + op.alignment - 1) / op.alignment * op.alignment;
+    const std::int64_t wanted = op.capacity > 0 ? row_count + op.capacity : at;
+    require(at <= wanted, name, "an expert has more slots than its capacity");
+    op.counts.as<std::int32_t>()[e] = static_cast<std::int32_t>(wanted - row_count);
+    row_count = (wanted + op.alignment - 1) / op.alignment * op.alignment;
     require(row_count <= op.slot_of_row.shape.elements(), name, "more rows than slot_of_row has");
     for (; at < row_count; ++at) slot_of_row[at] = -1;
   }
@@ -147,10 +149,10 @@ void gather_rows(Stream& stream, const GatherRows& op) {
   require(op.index.dtype == DType::i32 && op.index.shape.elements() >= rows && op.divisor >= 1, name,
           "the index is not i32 [rows]");
   split_rows(stream, rows, columns, [&](std::int64_t begin, std::int64_t end) {
-    const std::size_t bytes = static_cast<std::size_t>(columns) * size_of(op.y.dtype);
-    if (bytes == 4)
+    const std::size_t size = columns == 1 ? size_of(op.y.dtype) : 0;
+    if (size == 4)
       gather_words<std::uint32_t>(op, begin, end);
-    else if (bytes == 8)
+    else if (size == 8)
       gather_words<std::uint64_t>(op, begin, end);
     else
       gather_bytes(op, begin, end);

@@ -35,12 +35,10 @@ std::string_view name_of(Reduction reduction) { return reduction == Reduction::s
 class Communicator::Call {
  public:
   Call(Communicator& on, Operation operation) : on_(on) {
-    const Operation before = on.operation_.exchange(operation, std::memory_order_acquire);
-    if (before != Operation::none) {
-      on.operation_.store(before, std::memory_order_relaxed);
-      WEFT_CHECK(false, "group '{}' is used by two threads at once: {} during {}", on.name_, name_of(operation),
-                 name_of(before));
-    }
+    Operation before = Operation::none;
+    WEFT_CHECK(on.operation_.compare_exchange_strong(before, operation, std::memory_order_acquire),
+               "group '{}' is used by two threads at once: {} during {}", on.name_, name_of(operation),
+               name_of(before));
     on.calls_.fetch_add(1, std::memory_order_relaxed);
   }
   ~Call() { on_.operation_.store(Operation::none, std::memory_order_release); }

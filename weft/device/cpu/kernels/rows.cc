@@ -49,10 +49,8 @@ void route_rows(Stream& stream, const RouteRows& op) {
       next[part * experts + e] = static_cast<std::int32_t>(at);
       at += count;
     }
-    const std::int64_t wanted = op.capacity > 0 ? row_count + op.capacity : at;
-    require(at <= wanted, name, "an expert has more slots than its capacity");
-    op.counts.as<std::int32_t>()[e] = static_cast<std::int32_t>(wanted - row_count);
-    row_count = (wanted + op.alignment - 1) / op.alignment * op.alignment;
+    op.counts.as<std::int32_t>()[e] = static_cast<std::int32_t>(at - row_count);
+    row_count = (at + op.alignment - 1) / op.alignment * op.alignment;
     require(row_count <= op.slot_of_row.shape.elements(), name, "more rows than slot_of_row has");
     for (; at < row_count; ++at) slot_of_row[at] = -1;
   }

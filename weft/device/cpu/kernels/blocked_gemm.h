@@ -10,7 +10,7 @@
 
 namespace weft::WEFT_ISA {
 
-// Computes the product on the calling thread. Scratch: at most 6 MiB of the thread (f64: 12 MiB).
+// Computes the product on the calling thread. Scratch: at most 8 MiB of the thread (f64: 14 MiB).
 void multiply(const Product& product);
 
 // The granularity of cuts: multiples of the tile waste nothing.

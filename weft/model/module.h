@@ -35,7 +35,7 @@ struct Value {
   Shape shape;
   TensorId tensor;                             // of parameters and their gradients
   std::function<void(double* out)> fill = {};  // of constants, row-major
-  double in_use = 1;  // share of its rows used on average: routed values have room for the worst case
+  double in_use = 1;               // share of its rows used on average: routed values have room for the worst case
   bool summed_over_ranks = false;  // must be reduced over ranks once a step, behind its last contribution
 };
 

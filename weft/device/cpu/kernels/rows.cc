@@ -22,16 +22,15 @@ void route_rows(Stream& stream, const RouteRows& op) {
   std::int32_t* slot_of_row = op.slot_of_row.as<std::int32_t>();
 
   const std::int64_t parts = std::clamp<std::int64_t>(slots / slots_a_part, 1, team_of(stream).size());
+  auto* next =
+      static_cast<std::int32_t*>(thread_scratch(static_cast<std::size_t>(parts * experts) * sizeof(std::int32_t)));
   const auto for_each_part = [&](const auto& work) {  // work(the part's numbers by expert, first slot, end)
-    auto* numbers =
-        static_cast<std::int32_t*>(thread_scratch(static_cast<std::size_t>(parts * experts) * sizeof(std::int32_t)));
     split(stream, parts, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t part = begin; part < end; ++part)
-        work(numbers + part * experts, slots * part / parts, slots * (part + 1) / parts);
+        work(next + part * experts, slots * part / parts, slots * (part + 1) / parts);
     });
-    return numbers;
   };
-  std::int32_t* next = for_each_part([&](std::int32_t* count, std::int64_t first, std::int64_t last) {
+  for_each_part([&](std::int32_t* count, std::int64_t first, std::int64_t last) {
     for (std::int64_t e = 0; e < experts; ++e) count[e] = 0;
     for (std::int64_t slot = first; slot < last; ++slot) {
       require(indices[slot] < experts, name, "an index beyond the experts");

@@ -13,6 +13,7 @@
 #include "weft/base/text.h"
 #include "weft/device/cpu/device.h"
 #include "weft/device/null/device.h"
+#include "weft/device/operations.h"
 #include "weft/execute/dry_run.h"
 #include "weft/plan/estimate.h"
 #include "weft/train/flags.h"

@@ -7,6 +7,7 @@
 #include "weft/base/json.h"
 #include "weft/base/text.h"
 #include "weft/device/cpu/device.h"
+#include "weft/device/operations.h"
 #include "weft/train/flags.h"
 
 namespace weft {

@@ -6,6 +6,7 @@
 #include "weft/base/error.h"
 #include "weft/device/cpu/device.h"
 #include "weft/device/null/device.h"
+#include "weft/device/operations.h"
 #include "weft/execute/dry_run.h"
 
 namespace weft {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "weft/device/device.h"
+#include "weft/device/operations.h"
 #include "weft/plan/estimate.h"
 
 namespace weft {

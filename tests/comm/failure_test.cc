@@ -8,6 +8,7 @@
 #include "tests/comm/ranks.h"
 #include "weft/base/random.h"
 #include "weft/comm/local/cluster.h"
+#include "weft/device/operations.h"
 
 namespace weft {
 namespace {

@@ -5,6 +5,7 @@
 
 #include "tests/device/everywhere.h"
 #include "weft/base/error.h"
+#include "weft/device/operations.h"
 
 namespace weft {
 namespace {

@@ -4,6 +4,7 @@
 
 #include "tests/device/harness.h"
 #include "weft/base/error.h"
+#include "weft/device/operations.h"
 
 namespace weft {
 namespace {

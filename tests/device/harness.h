@@ -11,6 +11,7 @@
 
 #include "weft/base/dtype.h"
 #include "weft/device/cpu/device.h"
+#include "weft/device/operations.h"
 #include "weft/device/tensor.h"
 
 namespace weft {

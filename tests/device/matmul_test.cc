@@ -5,6 +5,7 @@
 #include "tests/device/harness.h"
 #include "weft/base/error.h"
 #include "weft/device/cpu/gemm.h"
+#include "weft/device/operations.h"
 
 namespace weft {
 namespace {

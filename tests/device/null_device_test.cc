@@ -3,6 +3,7 @@
 #include "tests/device/harness.h"
 #include "weft/device/missing_operations.h"
 #include "weft/device/null/device.h"
+#include "weft/device/operations.h"
 
 namespace weft {
 namespace {

@@ -3,6 +3,7 @@
 #include "tests/device/everywhere.h"
 #include "weft/base/error.h"
 #include "weft/base/random.h"
+#include "weft/device/operations.h"
 
 namespace weft {
 namespace {

@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
-#include "weft/device/operations.h"
-
 namespace weft {
+
+struct Operations;  // weft/device/operations.h
 
 // An ordered queue of operations. On a CPU operations run at once on the calling thread and its team.
 class Stream {

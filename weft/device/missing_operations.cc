@@ -1,5 +1,7 @@
 #include "weft/device/missing_operations.h"
 
+#include "weft/device/operations.h"
+
 namespace weft {
 
 namespace {

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "weft/device/operations.h"
+
 namespace weft {
 
 namespace {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "weft/device/device.h"
+#include "weft/device/operations.h"
 #include "weft/model/module.h"
 
 namespace weft {

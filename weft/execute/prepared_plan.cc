@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "weft/base/error.h"
+#include "weft/device/operations.h"
 
 namespace weft {
 

@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "weft/base/dtype.h"
-#include "weft/device/operations.h"
+#include "weft/device/operations/activation.h"
+#include "weft/device/operations/router.h"
 #include "weft/pattern/pattern.h"
 
 namespace weft {

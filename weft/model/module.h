@@ -9,10 +9,14 @@
 #include "weft/base/dtype.h"
 #include "weft/base/ids.h"
 #include "weft/base/shape.h"
-#include "weft/device/operations.h"
+#include "weft/device/operations/store.h"
+#include "weft/device/tensor.h"
 #include "weft/model/parameters.h"
 
 namespace weft {
+
+class Stream;
+struct Operations;  // weft/device/operations.h
 
 using ValueId = Id<struct ValueTag>;
 

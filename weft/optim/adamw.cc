@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "weft/base/error.h"
+#include "weft/device/operations.h"
 
 namespace weft {
 

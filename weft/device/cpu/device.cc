@@ -65,32 +65,50 @@ const char* name_of(Isa isa) {
 }
 
 bool supported(Isa isa) {
-  if (isa == Isa::baseline) return true;
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  return isa == Isa::v3 ? __builtin_cpu_supports("x86-64-v3") : __builtin_cpu_supports("x86-64-v4");
-#else
-  return false;
+  switch (isa) {
+#ifdef WEFT_WITH_BASELINE
+    case Isa::baseline:
+      return true;
 #endif
+#ifdef WEFT_WITH_V3
+    case Isa::v3:
+      __builtin_cpu_init();
+      return __builtin_cpu_supports("x86-64-v3");
+#endif
+#ifdef WEFT_WITH_V4
+    case Isa::v4:
+      __builtin_cpu_init();
+      return __builtin_cpu_supports("x86-64-v4");
+#endif
+    default:
+      return false;
+  }
 }
 
 Isa best_isa() { return supported(Isa::v4) ? Isa::v4 : supported(Isa::v3) ? Isa::v3 : Isa::baseline; }
 
 CpuDevice::CpuDevice(Isa isa) : isa_(isa) {
   if (!supported(isa))
-    throw UserError("this machine has no {}: use {} kernels or weaker ones", name_of(isa), name_of(best_isa()));
+    throw UserError("this machine, or this build (WEFT_CPU_ISAS), has no {} kernels: use {} ones", name_of(isa),
+                    name_of(best_isa()));
   switch (isa) {
-#if defined(__x86_64__)
+#ifdef WEFT_WITH_V3
     case Isa::v3:
       isa_v3::fill_table(operations_);
       break;
+#endif
+#ifdef WEFT_WITH_V4
     case Isa::v4:
       isa_v4::fill_table(operations_);
       break;
 #endif
-    default:
+#ifdef WEFT_WITH_BASELINE
+    case Isa::baseline:
       isa_baseline::fill_table(operations_);
       break;
+#endif
+    default:
+      throw BugError("a supported instruction set without kernels");
   }
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "weft/device/device.h"
+#include "weft/device/operations.h"
 
 namespace weft {
 

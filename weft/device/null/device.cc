@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include "weft/device/operations.h"
+
 namespace weft {
 
 namespace {

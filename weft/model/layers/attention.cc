@@ -4,6 +4,7 @@
 // first, then keys, then values. Without query/key norms it is turned in place; with them the raw one is kept beside.
 #include <cmath>
 
+#include "weft/device/operations.h"
 #include "weft/model/layers/layers.h"
 
 namespace weft {

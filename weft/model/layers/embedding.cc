@@ -1,4 +1,5 @@
 // Token embedding: y[t] = weight[tokens[t]].
+#include "weft/device/operations.h"
 #include "weft/model/layers/layers.h"
 
 namespace weft {

@@ -1,6 +1,8 @@
 // `E`: y = x + sum over the k chosen experts of expert(norm(x)) (+ shared(norm(x))).
 #include "weft/model/layers/experts.h"
 
+#include "weft/device/operations.h"
+
 namespace weft {
 
 ValueId add_experts(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x) {

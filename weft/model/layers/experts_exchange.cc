@@ -7,6 +7,7 @@
 // Backward, gradients take the same ways in the other direction. B: rows received at most; El: experts of this rank.
 #include <algorithm>
 
+#include "weft/device/operations.h"
 #include "weft/model/layers/experts.h"
 
 namespace weft {

@@ -1,5 +1,6 @@
 // experts: one grouped MLP over the rows of all experts of this rank. The router's weight multiplies the activation
 // before the second product, so that the sum over choices needs no weights. And the shared expert.
+#include "weft/device/operations.h"
 #include "weft/model/layers/experts.h"
 
 namespace weft {

@@ -1,4 +1,5 @@
 // route: norm, router, a row for every (token, choice), sorted by expert.
+#include "weft/device/operations.h"
 #include "weft/model/layers/experts.h"
 
 namespace weft {

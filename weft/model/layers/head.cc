@@ -4,6 +4,7 @@
 // gradient of its input and the weight gradient, so that logits are computed once; its forward is its backward.
 #include <algorithm>
 
+#include "weft/device/operations.h"
 #include "weft/model/layers/layers.h"
 
 namespace weft {

@@ -1,4 +1,5 @@
 // `-`: y = x + W_down act(W_up norm(x));  gated: [gate | up] in one matrix, act(gate) up.
+#include "weft/device/operations.h"
 #include "weft/model/layers/layers.h"
 
 namespace weft {

@@ -1,4 +1,6 @@
 // activation and its backward, row by row: y = act(x) * scale.
+#include "weft/device/operations/activation.h"
+
 #include "weft/device/cpu/kernels/activation_kinds.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 #include "weft/device/cpu/kernels/lane_sum.h"

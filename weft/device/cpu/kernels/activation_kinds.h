@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "weft/device/cpu/kernels/fast_math.h"
-#include "weft/device/operations.h"
+#include "weft/device/operations/activation.h"
 
 namespace weft::WEFT_ISA {
 

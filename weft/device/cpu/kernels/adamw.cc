@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "weft/device/cpu/kernels/dispatch.h"
+#include "weft/device/operations/optimizer.h"
 
 namespace weft::WEFT_ISA {
 

@@ -1,5 +1,6 @@
 // arrange_rows: rows received by source and expert, put in the order of expert and source.
 #include "weft/device/cpu/kernels/dispatch.h"
+#include "weft/device/operations/rows.h"
 
 namespace weft::WEFT_ISA {
 

@@ -1,6 +1,8 @@
 // Causal attention, forward: for a few blocks of queries, walks over the blocks of keys they see, keeping the running
 // maximum, denominator and output of every query. Scratch of a thread: packed queries and keys and the outputs, about
 // 4 * columns_at_once * (dim + value_dim) elements (more if more than columns_at_once / query_block heads share keys).
+#include "weft/device/operations/attention.h"
+
 #include <atomic>
 
 #include "weft/device/cpu/kernels/attention_blocks.h"

@@ -8,6 +8,7 @@
 #include <atomic>
 
 #include "weft/device/cpu/kernels/attention_blocks.h"
+#include "weft/device/operations/attention.h"
 
 namespace weft::WEFT_ISA {
 

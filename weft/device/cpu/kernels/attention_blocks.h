@@ -9,6 +9,7 @@
 
 #include "weft/device/cpu/kernels/dispatch.h"
 #include "weft/device/cpu/kernels/micro_gemm.h"
+#include "weft/device/operations/attention.h"
 
 namespace weft::WEFT_ISA {
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "weft/device/cpu/kernels/dispatch.h"
+#include "weft/device/operations/store.h"
 
 namespace weft::WEFT_ISA {
 

@@ -3,6 +3,7 @@
 
 #include "weft/device/cpu/kernels/dispatch.h"
 #include "weft/device/cpu/kernels/lane_sum.h"
+#include "weft/device/operations/loss.h"
 
 namespace weft::WEFT_ISA {
 

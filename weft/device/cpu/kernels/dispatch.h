@@ -5,7 +5,6 @@
 #include <functional>
 
 #include "weft/device/cpu/kernels/load.h"
-#include "weft/device/cpu/kernels/table.h"
 #include "weft/device/cpu/refuse.h"
 #include "weft/device/cpu/scratch.h"
 #include "weft/device/cpu/stream.h"

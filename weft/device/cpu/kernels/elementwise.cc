@@ -1,4 +1,6 @@
 // add, cast, fill.
+#include "weft/device/operations/elementwise.h"
+
 #include <initializer_list>
 
 #include "weft/device/cpu/kernels/dispatch.h"

@@ -4,6 +4,7 @@
 #include "weft/device/cpu/kernels/blocked_gemm.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 #include "weft/device/cpu/kernels/micro_gemm.h"
+#include "weft/device/operations/matmul.h"
 
 namespace weft::WEFT_ISA {
 

@@ -1,3 +1,5 @@
+#include "weft/device/operations/matmul.h"
+
 #include "weft/device/cpu/kernels/blocked_gemm.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 

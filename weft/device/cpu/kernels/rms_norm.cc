@@ -4,6 +4,7 @@
 #include "weft/device/cpu/kernels/column_sums.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 #include "weft/device/cpu/kernels/lane_sum.h"
+#include "weft/device/operations/norms.h"
 
 namespace weft::WEFT_ISA {
 

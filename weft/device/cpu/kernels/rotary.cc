@@ -1,4 +1,5 @@
 #include "weft/device/cpu/kernels/dispatch.h"
+#include "weft/device/operations/attention.h"
 
 namespace weft::WEFT_ISA {
 

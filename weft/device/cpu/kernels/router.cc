@@ -1,4 +1,6 @@
 // router and its backward: a token at a time.
+#include "weft/device/operations/router.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -1,4 +1,6 @@
 // route_rows, gather_rows, sum_rows: tokens to the rows of their experts and back.
+#include "weft/device/operations/rows.h"
+
 #include <array>
 #include <cstring>
 

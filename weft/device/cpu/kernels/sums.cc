@@ -4,6 +4,8 @@
 #include "weft/device/cpu/kernels/column_sums.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 #include "weft/device/cpu/kernels/lane_sum.h"
+#include "weft/device/operations/matmul.h"
+#include "weft/device/operations/optimizer.h"
 
 namespace weft::WEFT_ISA {
 

@@ -1,0 +1,33 @@
+// RMS norm. The contracts that hold for every operation: weft/device/operations.h.
+#pragma once
+
+#include <cstdint>
+
+#include "weft/device/operations/store.h"
+#include "weft/device/tensor.h"
+
+namespace weft {
+
+// A row of x holds `groups` parts of `width` elements; each part is normalised by itself:
+//   inverse = rsqrt(mean(x^2) + eps);   y = x * inverse * weight        (zero_centred: * (1 + weight))
+// weight: [width] shared by the parts, or [groups * width]. inverse: acc [rows * groups], may be absent.
+struct RmsNorm {
+  Tensor x, weight, y, inverse;
+  std::int64_t groups = 1;
+  double eps = 1e-5;
+  bool zero_centred = false;
+};
+// dx = (residual +) gradient of x. residual: [rows, columns], may be absent. dx may be dy's or residual's memory.
+struct RmsNormBackward {
+  Tensor x, weight, inverse, dy, dx, residual;
+  std::int64_t groups = 1;
+  bool zero_centred = false;
+};
+// dweight (+)= sum over rows (and over parts, if the weight is shared) of dy * x * inverse.
+struct RmsNormWeightGradient {
+  Tensor x, inverse, dy, dweight;
+  std::int64_t groups = 1;
+  Store store = Store::write;
+};
+
+}  // namespace weft

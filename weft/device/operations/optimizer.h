@@ -1,0 +1,54 @@
+// The numbers of a step, the global norm and AdamW. The contracts that hold for every operation: weft/device/operations.h.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "weft/device/operations/store.h"
+#include "weft/device/tensor.h"
+
+namespace weft {
+
+// Where a training step keeps the numbers that change from step to step: f64 [count] in device memory. The host writes
+// the first ones before the step; the device computes the others.
+struct StepValues {
+  enum Index : int {
+    learning_rate,
+    weight_decay,
+    correction1,
+    correction2,
+    loss_scale,  // corrections: 1 - beta^t
+    gradient_norm,
+    clip_factor,
+    finite,  // written by ClipFactor
+    count
+  };
+};
+// out [1] f64 (+)= sum of squares over all tensors, each added up in f64 in a fixed order.
+struct SumOfSquares {
+  std::span<const Tensor> x;
+  Tensor out;
+  Store store = Store::write;
+};
+// sum: f64 [n], parts of the sum of squares. norm = sqrt(their sum), factor = min(1, limit / (norm + 1e-6)) (limit 0:
+// 1), finite = norm is finite and so is loss.
+struct ClipFactor {
+  Tensor sum, loss, step_values;
+  double limit = 0;
+};
+// A part of the parameters, all of one shape: weight in the model's dtype, master f32/f64 (absent: the weight itself).
+struct AdamSlab {
+  Tensor weight, master, m, v, gradient;
+  bool decay = true;
+};
+// AdamW (bias-corrected, eps outside the root, decoupled decay):
+//   g = clip_factor * gradient;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
+//   w -= lr * (m / c1 / (sqrt(v / c2) + eps) + decay * w)
+// Does nothing when step_values[finite] is 0.
+struct AdamW {
+  std::span<const AdamSlab> slabs;
+  Tensor step_values;
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
+};
+
+}  // namespace weft

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 # Folder of weft/ -> the folders it may include, beside itself and base. device and comm mean their interfaces: the
-# headers directly in weft/device/ and weft/comm/. Their subfolders are leaves (LEAF_SEES) and apps/ alone names them.
+# headers directly in weft/device/ and weft/comm/, and weft/device/operations/. Their other subfolders are leaves
+# (LEAF_SEES) and apps/ alone names them.
 SEES = {
     "base": "", "pattern": "", "grid": "", "device": "",
     "comm": "device",
@@ -21,6 +22,7 @@ SEES = {
     "train": "pattern grid device comm model plan optim checkpoint data execute",
 }
 LEAF_SEES = {"device": "device", "comm": "device comm"}
+INTERFACE = ("weft", "device", "operations")  # a folder, not a leaf: the table's arguments, one header a family
 LEAF_ALSO_SEES = {"comm/nccl": "device/cuda"}
 VENDOR = [  # header, the leaves that may include it
     (re.compile(r"(cuda|cublas|cudnn|cub/|cutlass/|cute/|thrust/|nvtx|nvToolsExt|cooperative_groups)"),
@@ -39,7 +41,7 @@ def folder_of(path):
     parts = Path(path).parts
     if parts[0] != "weft":
         return parts[0]
-    if parts[1] in LEAF_SEES and len(parts) > 3:
+    if parts[1] in LEAF_SEES and len(parts) > 3 and parts[:3] != INTERFACE:
         return f"{parts[1]}/{parts[2]}"
     return parts[1]
 

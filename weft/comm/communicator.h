@@ -20,6 +20,7 @@
 
 #include "weft/base/ids.h"
 #include "weft/device/device.h"
+#include "weft/device/tensor.h"
 
 namespace weft {
 

@@ -8,6 +8,7 @@
 
 #include "weft/base/dtype.h"
 #include "weft/device/operations/activation.h"
+#include "weft/device/operations/attention.h"
 #include "weft/device/operations/router.h"
 #include "weft/pattern/pattern.h"
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "weft/base/error.h"
+#include "weft/device/operations/optimizer.h"
 #include "weft/model/layers/layers.h"
 
 namespace weft {

@@ -1,6 +1,7 @@
 // Which node must wait for which, derived from the uses in the order of the list.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "weft/plan/plan.h"

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "weft/base/error.h"
+#include "weft/device/operations/optimizer.h"
 #include "weft/grid/grid.h"
 
 namespace weft {

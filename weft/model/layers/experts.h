@@ -2,6 +2,7 @@
 // T tokens, H hidden, k choices, E experts; brackets: only where experts are spread over ranks.
 #pragma once
 
+#include "weft/device/operations/matmul.h"
 #include "weft/model/layers/layers.h"
 
 namespace weft {

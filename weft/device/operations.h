@@ -16,6 +16,7 @@
 
 #include "weft/device/operations/activation.h"
 #include "weft/device/operations/attention.h"
+#include "weft/device/operations/balance.h"
 #include "weft/device/operations/elementwise.h"
 #include "weft/device/operations/loss.h"
 #include "weft/device/operations/matmul.h"
@@ -42,6 +43,10 @@ namespace weft {
   X(activation_backward, ActivationBackward)         \
   X(router, Router)                                  \
   X(router_backward, RouterBackward)                 \
+  X(count_experts, CountExperts)                     \
+  X(drop_choices, DropChoices)                       \
+  X(balance_losses, BalanceLosses)                   \
+  X(update_expert_bias, UpdateExpertBias)            \
   X(route_rows, RouteRows)                           \
   X(arrange_rows, ArrangeRows)                       \
   X(gather_rows, GatherRows)                         \

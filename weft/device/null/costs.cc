@@ -65,6 +65,10 @@ OperationCost cost_of(const Activation& x) { return pass(8, x.x, x.y, x.scale); 
 OperationCost cost_of(const ActivationBackward& x) { return pass(12, x.x, x.dy, x.dx, x.scale, x.dscale); }
 OperationCost cost_of(const Router& x) { return pass(6, x.logits, x.scores, x.weights, x.indices); }
 OperationCost cost_of(const RouterBackward& x) { return pass(6, x.scores, x.dlogits, x.weights, x.dweights); }
+OperationCost cost_of(const CountExperts& x) { return pass(1, x.scores, x.indices, x.counts); }
+OperationCost cost_of(const DropChoices& x) { return pass(0, x.indices, x.weights, x.kept); }
+OperationCost cost_of(const BalanceLosses& x) { return pass(6, x.dlogits, x.scores, x.logits); }
+OperationCost cost_of(const UpdateExpertBias&) { return {}; }
 OperationCost cost_of(const RouteRows& x) { return pass(0, x.indices, x.row_of_slot, x.slot_of_row, x.counts); }
 OperationCost cost_of(const ArrangeRows& x) { return pass(0, x.source_counts, x.received_of_row, x.row_of_received); }
 OperationCost cost_of(const GatherRows& x) { return {0, 2 * bytes(x.y) + bytes(x.index)}; }

@@ -46,12 +46,14 @@ void route_rows(Stream& stream, const RouteRows& op) {
     op.offsets.as<std::int32_t>()[e] = static_cast<std::int32_t>(row_count);
     std::int64_t at = row_count;
     for (std::int64_t part = 0; part < parts; ++part) {
-      const std::int32_t count = next[part * experts + e];
+      const std::int32_t chosen = next[part * experts + e];
       next[part * experts + e] = static_cast<std::int32_t>(at);
-      at += count;
+      at += chosen;
     }
-    op.counts.as<std::int32_t>()[e] = static_cast<std::int32_t>(at - row_count);
-    row_count = (at + op.alignment - 1) / op.alignment * op.alignment;
+    const std::int64_t count = op.capacity > 0 ? op.capacity : at - row_count;
+    require(at - row_count <= count, name, "an expert is chosen more often than its capacity");
+    op.counts.as<std::int32_t>()[e] = static_cast<std::int32_t>(count);
+    row_count = (row_count + count + op.alignment - 1) / op.alignment * op.alignment;
     require(row_count <= op.slot_of_row.shape.elements(), name, "more rows than slot_of_row has");
     for (; at < row_count; ++at) slot_of_row[at] = -1;
   }

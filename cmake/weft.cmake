@@ -25,9 +25,9 @@ function(weft_library name)
   target_link_libraries(weft_${name} PUBLIC ${ARG_DEPENDS})
 endfunction()
 
-# weft_tests(NAME DEPENDS ...): one test program, NAME_test, from tests/NAME/*_test.cc.
+# weft_tests(NAME [STARTS_WEFT] DEPENDS ...): one test program, NAME_test, from tests/NAME/*_test.cc.
 function(weft_tests name)
-  cmake_parse_arguments(ARG "" "" "DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "STARTS_WEFT" "" "DEPENDS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${name}/*.cc)
   if(NOT sources)
     return()
@@ -37,8 +37,7 @@ function(weft_tests name)
   target_compile_options(${name}_test PRIVATE ${WEFT_WARNINGS})
   target_compile_definitions(${name}_test PRIVATE WEFT_SOURCE_DIR="${CMAKE_SOURCE_DIR}" WEFT_BINARY_DIR="${CMAKE_BINARY_DIR}")
   target_link_libraries(${name}_test PRIVATE ${ARG_DEPENDS} GTest::gtest_main)
-  # Tests that start the executable find it in the build folder.
-  if(TARGET weft)
+  if(ARG_STARTS_WEFT AND TARGET weft)  # they find the executable in the build folder
     add_dependencies(${name}_test weft)
   endif()
   add_test(NAME ${name} COMMAND ${name}_test)

@@ -17,6 +17,7 @@ int run_probe_command(std::span<const std::string> words) {
   DType dtype = DType::f32;
   bool json = false, with_trajectory = false;
   std::int64_t threads = 0;
+  double mtp_loss_factor = 0.1;
   OptimizerOptions optimizer;
   FlagTable flags("weft probe",
                   "Loads a model, runs forward and backward on given tokens; writes logits and every gradient.");
@@ -26,6 +27,10 @@ int run_probe_command(std::span<const std::string> words) {
   flags.add("--out", out, "FILE", "Safetensors to write: logits, and grad.NAME for every weight.");
   flags.choice("--dtype", dtype, {{"f32", DType::f32}, {"f64", DType::f64}, {"bf16", DType::bf16}}, "Computes in it.");
   flags.add("--trajectory", with_trajectory, "Trains on trajectory.tokens [steps, batch, length + 1] instead.");
+  flags
+      .add("--mtp-loss-scaling-factor", mtp_loss_factor, "X",
+           "Gradients are those of the main loss + X times the mean of the MTP depths' losses.")
+      .above(0);
   flags.add("--threads", threads, "N", "Threads.").standard("one a core").at_least(1);
   flags.add("--json", json, "Prints one line of JSON.");
   add_optimizer_flags(flags, optimizer);
@@ -44,6 +49,7 @@ int run_probe_command(std::span<const std::string> words) {
   options.tokens = tokens;
   options.out = out;
   options.precision.compute = dtype;
+  options.mtp_loss_factor = mtp_loss_factor;
   options.threads = static_cast<int>(threads > 0 ? threads : cores());
   const std::unique_ptr<Device> device = make_device("cpu");
   Json result;
@@ -54,13 +60,19 @@ int run_probe_command(std::span<const std::string> words) {
     t.weight_decay = optimizer.weight_decay;
     const TrajectoryResult r = probe_trajectory(*device, options, t);
     result = {{"losses", r.losses}, {"grad_norms", r.gradient_norms}};
+    if (!r.mtp_losses.empty()) result["mtp_losses"] = r.mtp_losses;
     if (!json)
       for (std::size_t i = 0; i < r.losses.size(); ++i)
         fmt::print("step {}  loss {:.10g}  grad norm {:.10g}\n", i, r.losses[i], r.gradient_norms[i]);
   } else {
     const ProbeResult r = probe(*device, options);
     result = {{"loss", r.loss}, {"grad_norm", r.gradient_norm}};
-    if (!json) fmt::print("loss {:.10g}  grad norm {:.10g}\n", r.loss, r.gradient_norm);
+    if (!r.mtp_losses.empty()) result["mtp_losses"] = r.mtp_losses;
+    if (!json) {
+      fmt::print("loss {:.10g}  grad norm {:.10g}\n", r.loss, r.gradient_norm);
+      for (std::size_t d = 0; d < r.mtp_losses.size(); ++d)
+        fmt::print("mtp {}  loss {:.10g}\n", d + 1, r.mtp_losses[d]);
+    }
   }
   if (json) fmt::print("{}\n", result.dump());
   return 0;

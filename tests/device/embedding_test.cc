@@ -114,5 +114,31 @@ TEST(Embedding, RefusesATokenBeyondTheVocabulary) {
   });
 }
 
+TEST(Shift, TakesLaterTokensOfTheSameSequence) {
+  constexpr std::int64_t count = 300, length = 60;
+  HostTensor x(DType::i32, Shape{count}), boundaries(DType::i32, Shape{count});
+  for (std::int64_t t = 0; t < count; ++t) {
+    x.set(t, static_cast<double>(1000 + t));
+    boundaries.set(t, static_cast<double>(t - t % (t < 120 ? 7 : 90)));
+  }
+  for (const bool documents : {false, true})
+    for (std::int64_t by : {0, 1, 3, 59, 60, 500}) {
+      std::vector<double> want;
+      for (std::int64_t t = 0; t < count; ++t) {
+        const bool inside =
+            t + by < count && (documents ? boundaries.at(t) == boundaries.at(t + by) : t / length == (t + by) / length);
+        want.push_back(inside ? static_cast<double>(1000 + t + by) : -1);
+      }
+      everywhere(
+          [&](TestDevice& device) {
+            HostTensor y(DType::i32, Shape{count});
+            device.operations().shift(device.stream(),
+                                      {x, y, documents ? boundaries.view() : Tensor{}, by, -1, documents ? 0 : length});
+            return std::vector<HostTensor>{y};
+          },
+          [&](const std::vector<HostTensor>& got) { EXPECT_EQ(got[0].values(), want); });
+    }
+}
+
 }  // namespace
 }  // namespace weft

@@ -73,7 +73,12 @@ void check_gradients(const ModelConfig& config, int micro_batches = 1, std::int6
       if (part.identity == who) values[element] += delta;
     });
     double sum = 0;
-    for (const MicroBatch& batch : batches) sum += session.evaluate(batch);
+    for (const MicroBatch& batch : batches) {
+      const StepResult result = session.evaluate_losses(batch);
+      sum += result.loss;
+      for (double loss : result.mtp_losses)
+        sum += config.mtp_loss_factor / static_cast<double>(result.mtp_losses.size()) * loss;
+    }
     return sum / micro_batches;
   };
   for (const auto& [who, gradient] : gradients) {
@@ -95,6 +100,40 @@ TEST(ModelGradients, attention_with_every_option) {
   c.attention.rope.fraction = 2.0 / 3;
   c.zero_centred_norms = true;
   check_gradients(c);
+}
+
+TEST(ModelGradients, attention_with_sinks_and_yarn) {
+  ModelConfig c = tiny("*");
+  c.attention.sinks = c.attention.qkv_bias = true;
+  c.attention.window = 2;
+  c.attention.rope.scaling = RopeSpec::Scaling::yarn;
+  c.attention.rope.factor = 4;
+  c.attention.rope.original_positions = 16;
+  c.attention.rope.magnitude = 1.3;
+  c.attention.rope.truncate = false;
+  check_gradients(c, 2);
+}
+
+ModelConfig tiny_latent(const std::string& pattern) {
+  ModelConfig c = tiny(pattern);
+  c.latent_attention = {.heads = 3, .q_rank = 5, .kv_rank = 7, .head_dim = 4, .rotary_dim = 2, .value_dim = 3};
+  return c;
+}
+
+TEST(ModelGradients, latent_attention) {
+  check_gradients(tiny_latent("++"), 2);
+  ModelConfig c = tiny_latent("+");
+  c.latent_attention.q_rank = 0;
+  c.zero_centred_norms = true;
+  c.latent_attention.scale = 0.7;
+  c.latent_attention.rope.magnitude = 1.2;
+  check_gradients(c);
+  c.latent_attention.heads = 1;
+  c.latent_attention.head_dim = 1;
+  c.latent_attention.rotary_dim = 6;
+  c.latent_attention.rope.style = RotaryStyle::half_split;
+  check_gradients(c);
+  check_gradients(tiny_latent("+"), 1, 1);
 }
 
 TEST(ModelGradients, attention_without_rotary) {
@@ -125,6 +164,42 @@ TEST(ModelGradients, experts_with_every_router) {
       }
 }
 
+TEST(ModelGradients, clamped_activations_and_biases_of_experts_and_router) {
+  for (const ActivationSpec& activation : {ActivationSpec{ActivationKind::clamped_swiglu, 0.4},
+                                           ActivationSpec{ActivationKind::quick_geglu, 0.5, 1.702, 1}}) {
+    ModelConfig c = tiny("-E");
+    c.mlp.activation = c.experts.activation = activation;
+    c.mlp.bias = c.experts.bias = c.experts.router_bias = true;
+    check_gradients(c, 2);
+  }
+}
+
+TEST(ModelGradients, experts_of_the_best_groups) {
+  for (const bool sigmoid : {false, true}) {
+    ModelConfig c = tiny("E");
+    c.experts.experts = 6;
+    c.experts.router = {.score = sigmoid ? RouterSpec::Score::sigmoid : RouterSpec::Score::softmax,
+                        .choose_first = !sigmoid,
+                        .normalise = sigmoid,
+                        .scaling = 2,
+                        .k = 3,
+                        .groups = 3,
+                        .keep_groups = 2,
+                        .group_best = 2};
+    check_gradients(c);
+  }
+}
+
+// The bias takes part in the choice, which no gradient sees.
+TEST(ModelGradients, experts_chosen_with_a_bias) {
+  ModelConfig c = tiny("EE");
+  c.experts.router.score = RouterSpec::Score::sigmoid;
+  c.experts.router.choose_first = false;
+  c.experts.router.normalise = true;
+  c.experts.expert_bias = true;
+  check_gradients(c);
+}
+
 TEST(ModelGradients, shared_experts_and_squared_relu) {
   ModelConfig c = tiny("[*E]E");
   c.experts.shared_ffn = 6;
@@ -144,6 +219,22 @@ TEST(ModelGradients, tied_embeddings_and_several_micro_batches) {
   ModelConfig c = tiny("[*-][*E]");
   c.tied_embeddings = true;
   check_gradients(c, 3);
+}
+
+TEST(ModelGradients, multi_token_prediction) {
+  for (const char* pattern : {"*/*", "[*-]/[*E]/[*E]", "/-/-", "+-/+E"}) {
+    ModelConfig c = tiny_latent(pattern);
+    c.mtp_loss_factor = 0.7;
+    c.tied_embeddings = c.zero_centred_norms = std::string(pattern) == "[*-]/[*E]/[*E]";
+    check_gradients(c, 2);
+  }
+}
+
+// A sequence of two tokens has nothing to predict at the second depth.
+TEST(ModelGradients, more_depths_than_tokens) {
+  ModelConfig c = tiny("-/-/-/-");
+  c.mtp_loss_factor = 0.5;
+  check_gradients(c, 1, 2);
 }
 
 TEST(ModelGradients, an_empty_pattern_is_a_model_too) { check_gradients(tiny("")); }

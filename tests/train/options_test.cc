@@ -140,7 +140,7 @@ TEST(Options, MegatronsSpellings) {
   EXPECT_EQ(precision_of(run.options).compute, DType::bf16);
   EXPECT_EQ(run.flags.notes(), (std::vector<std::string>{"--normalization RMSNorm: The only norm."}));
   EXPECT_EQ(Parsed("--fp64").options.dtype, DType::f64);
-  EXPECT_FALSE(Parsed("--no-rope").options.model.rope);
+  EXPECT_EQ(Parsed("--no-rope").options.model.positions, PositionKind::none);
   EXPECT_EQ(model_config(Parsed("--pattern *- --add-bias-linear").options).attention.output_bias, true);
   EXPECT_EQ(Parsed("--window-size 127,0").options.model.window_size, 128);
   EXPECT_EQ(Parsed("--window-size -1,0").options.model.window_size, 0);
@@ -225,8 +225,13 @@ TEST(Options, ExpertsThatCannotBe) {
             "or leave the flag out");
   EXPECT_EQ(problem_of("--moe-router-score-function sigmoid --moe-router-pre-softmax"),
             "--moe-router-pre-softmax: there is no softmax with sigmoid scores; leave one of the two out");
-  EXPECT_EQ(problem_of("--add-bias-linear"),
-            "--add-bias-linear: experts have no biases; use --add-qkv-bias, or a pattern without E");
+  EXPECT_EQ(problem_of("--add-bias-linear --moe-shared-expert-intermediate-size 8"),
+            "--add-bias-linear: a shared expert has no biases; use --add-qkv-bias, or have none");
+  EXPECT_EQ(problem_of("--gelu --activation-func-clamp-value 7"),
+            "--activation-func-clamp-value 7: only swiglu and quick-geglu are clamped; leave it out");
+  EXPECT_EQ(problem_of("--glu-linear-offset 1"), "--glu-linear-offset 1: only quick-geglu has an offset; leave it out");
+  EXPECT_EQ(problem_of("--position-embedding-type yarn --use-rope-scaling"),
+            "--use-rope-scaling: positions are scaled by YaRN already; leave one of the two out");
   EXPECT_EQ(problem_of("--pattern *- --num-experts 4"),
             "--num-experts 4: the pattern '*-' has no E; write [*E] layers, or leave it out");
   EXPECT_EQ(problem_of("--moe-router-num-groups 3 --moe-router-group-topk 1"),

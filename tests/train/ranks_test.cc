@@ -18,6 +18,7 @@ ModelConfig config_of(const std::string& pattern) {
   c.experts.experts = 8;
   c.experts.ffn = 12;
   c.experts.router.k = 2;
+  c.latent_attention = {.heads = 2, .q_rank = 6, .kv_rank = 6, .head_dim = 4, .rotary_dim = 2, .value_dim = 4};
   c.init_std = 0.2;
   return c;
 }
@@ -71,17 +72,20 @@ TEST_P(Ranks, every_order_gives_the_same_bits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, Ranks,
-                         testing::Combine(testing::Values("[*E][*E]", "*E-E*", "[*-][*E]-"), testing::Values(1, 2, 4),
-                                          testing::Values(1, 2), testing::Values(DType::f32, DType::bf16)),
+                         testing::Combine(testing::Values("[*E][*E]", "*E-E*", "[*-][*E]-", "[*E]/[*E]/[*E]", "+E+E/-"),
+                                          testing::Values(1, 2, 4), testing::Values(1, 2),
+                                          testing::Values(DType::f32, DType::bf16)),
                          [](const auto& tested) {
                            return fmt::format("pattern{}_ranks{}_ep{}_{}", std::get<0>(tested.param).size(),
                                               std::get<1>(tested.param), std::get<2>(tested.param),
                                               name_of(std::get<3>(tested.param)));
                          });
 
-TEST(Layouts, agree_with_one_rank_in_double) {
+class Layouts : public testing::TestWithParam<std::string> {};
+
+TEST_P(Layouts, agree_with_one_rank_in_double) {
   RankCase one;
-  one.config = config_of("[*E]-[*E]");
+  one.config = config_of(GetParam());
   one.config.experts.shared_ffn = 8;
   one.micro_batches = 8;
   const RankRun oracle = run_ranks(one);
@@ -91,9 +95,13 @@ TEST(Layouts, agree_with_one_rank_in_double) {
     c.expert_ranks = expert_ranks;
     c.micro_batches = 8 / ranks;
     c.weave = c.parallel = true;
+    c.delay = ranks == 4;
     expect_near(run_ranks(c), oracle, 1e-9, fmt::format("ranks {} ep {}", ranks, expert_ranks));
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Patterns, Layouts, testing::Values("[*E]-[*E]", "[*-][*E]/[*E]/[*E]", "[+E][+-]/[+E]"),
+                         [](const auto& tested) { return fmt::format("pattern{}", tested.index); });
 
 }  // namespace
 }  // namespace weft

@@ -82,6 +82,18 @@ std::vector<std::int64_t> ConfigReader::integers_or_none(const std::string& key)
   return integers;
 }
 
+std::vector<std::string> ConfigReader::texts_or_none(const std::string& key) const {
+  if (!has(key)) return {};
+  const Json& value = at(key);
+  if (!value.is_array()) refuse(key, "it must be a list of texts");
+  std::vector<std::string> texts;
+  for (const Json& element : value) {
+    if (!element.is_string()) refuse(key, "it must be a list of texts");
+    texts.push_back(element.get<std::string>());
+  }
+  return texts;
+}
+
 bool ConfigReader::holds_objects(const std::string& key) const {
   if (!has(key) || !at(key).is_object()) return false;
   for (const auto& [name, value] : at(key).items()) {

@@ -31,6 +31,7 @@ class ConfigReader {
   std::string text(const std::string& key) const;
   std::string text_or(const std::string& key, const std::string& otherwise) const;
   std::vector<std::int64_t> integers_or_none(const std::string& key) const;
+  std::vector<std::string> texts_or_none(const std::string& key) const;
   bool holds_objects(const std::string& key) const;  // an object of objects
   ConfigReader object(const std::string& key) const;
 

@@ -2,6 +2,7 @@
 // A family is one file with tables (hf_llama.cc, ...); nothing else knows a name.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,13 +14,20 @@
 
 namespace weft {
 
+// Whether a tensor holds all experts of a layer; they are dim 0.
+enum class Stacking : std::uint8_t {
+  none,
+  plain,       // every expert's matrix as it is; of two parameters, the second's rows below the first's
+  transposed,  // [in, out]; of two parameters, columns in turns: first, second, first, ...
+};
+
 // One kind of tensor: where it stands and what it holds.
 struct NameRule {
   std::optional<Symbol> symbol;  // one in each layer of this kind; absent: one in the model
   std::string_view name;         // in layers after the family's prefix; {E}: expert
   Role role;
-  std::optional<Role> below = {};  // a second parameter in the same matrix, its rows below the first's
-  bool stacked = false;            // of all experts; they are dim 0
+  std::optional<Role> below = {};  // a second parameter in the same matrix; not stacked: head by head below the first's
+  Stacking stacking = Stacking::none;
 };
 using NameTable = std::span<const NameRule>;
 
@@ -30,11 +38,18 @@ struct HuggingFaceFamily {
   std::vector<NameTable> names;      // of every such model
   std::vector<NameTable> spellings;  // of the rest: one of them, whichever is on disk; the first is the usual one
   std::vector<std::string_view> ignored = {};  // ends of names of tensors that are not parameters
+  // MTP, where the weights have it: its depths stand behind the main layers, counted on. Names without a symbol are one
+  // a depth; embedding and head there are copies of the model's.
+  NameTable mtp_names = {};
+  std::string_view mtp_part = {};                               // of the pattern: "[+E]"
+  std::int64_t (*mtp_depths)(const ConfigReader& config) = {};  // as the config says
 };
 
 HuggingFaceFamily llama_family();
 HuggingFaceFamily mixtral_family();
 HuggingFaceFamily qwen3_moe_family();
+HuggingFaceFamily gpt_oss_family();
+HuggingFaceFamily deepseek_v3_family();
 std::vector<HuggingFaceFamily> hugging_face_families();
 // UserError listing those there are.
 HuggingFaceFamily family_named(const std::string& name, const std::string& where);
@@ -48,6 +63,9 @@ std::string repeated_groups(std::int64_t layers, std::string_view group);  // "[
 
 // The tensors that a model has under these rules, in the order of the model.
 std::vector<DiskTensor> tensors_of(const ModelConfig& config, std::string_view layer_prefix,
-                                   std::span<const NameTable> tables);
+                                   std::span<const NameTable> tables, NameTable mtp_names = {});
+// Whether a tensor of the first MTP depth behind the main part's layers is among the names.
+bool has_mtp(const HuggingFaceFamily& family, const ModelConfig& config,
+             const std::function<bool(const std::string& name)>& there);
 
 }  // namespace weft

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 
 #include "weft/base/error.h"
@@ -44,8 +45,8 @@ constexpr std::array<NameRule, 5> separate_experts = {{
 constexpr std::array<NameRule, 4> fused_experts = {{
     {Symbol::experts, "post_attention_layernorm.weight", Role::norm},
     {Symbol::experts, "mlp.gate.weight", Role::router},
-    {Symbol::experts, "mlp.experts.gate_up_proj", Role::gate, Role::up, true},
-    {Symbol::experts, "mlp.experts.down_proj", Role::down, {}, true},
+    {Symbol::experts, "mlp.experts.gate_up_proj", Role::gate, Role::up, Stacking::plain},
+    {Symbol::experts, "mlp.experts.down_proj", Role::down, {}, Stacking::plain},
 }};
 
 std::string replaced(std::string_view text, std::string_view mark, std::int64_t number) {
@@ -59,6 +60,11 @@ std::optional<Shape> shape_if(bool there, const Shape& shape) { return there ? s
 
 std::optional<Shape> model_shape(const ModelConfig& config, Role role) {
   switch (role) {
+    case Role::mtp_embedding_norm:
+    case Role::mtp_hidden_norm:
+      return Shape{config.hidden};
+    case Role::mtp_projection:
+      return Shape{config.hidden, 2 * config.hidden};
     case Role::embedding:
       return Shape{config.embedding_rows(), config.hidden};
     case Role::final_norm:
@@ -92,6 +98,37 @@ std::optional<Shape> attention_shape(const AttentionSpec& spec, std::int64_t hid
     case Role::q_norm:
     case Role::k_norm:
       return shape_if(spec.qk_norm, {spec.head_dim});
+    case Role::sinks:
+      return shape_if(spec.sinks, {spec.heads});
+    default:
+      return {};
+  }
+}
+
+std::optional<Shape> latent_shape(const LatentAttentionSpec& spec, std::int64_t hidden, Role role) {
+  const std::int64_t q = spec.heads * (spec.head_dim + spec.rotary_dim);
+  const bool low_rank = spec.q_rank > 0;
+  switch (role) {
+    case Role::norm:
+      return Shape{hidden};
+    case Role::q:
+      return shape_if(!low_rank, {q, hidden});
+    case Role::q_down:
+      return shape_if(low_rank, {spec.q_rank, hidden});
+    case Role::q_latent_norm:
+      return shape_if(low_rank, {spec.q_rank});
+    case Role::q_up:
+      return shape_if(low_rank, {q, spec.q_rank});
+    case Role::kv_down:
+      return Shape{spec.kv_rank + spec.rotary_dim, hidden};
+    case Role::kv_latent_norm:
+      return Shape{spec.kv_rank};
+    case Role::k_up:
+      return Shape{spec.heads * spec.head_dim, spec.kv_rank};
+    case Role::v_up:
+      return Shape{spec.heads * spec.value_dim, spec.kv_rank};
+    case Role::output:
+      return Shape{hidden, spec.heads * spec.value_dim};
     default:
       return {};
   }
@@ -120,20 +157,94 @@ std::optional<Shape> mlp_shape(const MlpSpec& spec, std::int64_t hidden, Role ro
   }
 }
 
+// What a role of the shared expert is to an MLP.
+std::optional<Role> shared_role(Role role) {
+  switch (role) {
+    case Role::shared_gate:
+      return Role::gate;
+    case Role::shared_up:
+      return Role::up;
+    case Role::shared_down:
+      return Role::down;
+    default:
+      return {};
+  }
+}
+
 // The logical shape of a parameter; nothing where the model has no such parameter.
 std::optional<Shape> shape_of(const ModelConfig& config, std::optional<Symbol> symbol, int physical, Role role) {
   if (!symbol) return model_shape(config, role);
   switch (*symbol) {
     case Symbol::attention:
       return attention_shape(config.attention_of(physical), config.hidden, role);
+    case Symbol::latent_attention:
+      return latent_shape(config.latent_attention, config.hidden, role);
     case Symbol::mlp:
       return mlp_shape(config.mlp, config.hidden, role);
     case Symbol::experts:
+      if (role == Role::expert_bias) return shape_if(config.experts.expert_bias, {config.experts.experts});
+      if (const std::optional<Role> of = shared_role(role))
+        return config.experts.shared_ffn == 0
+                   ? std::nullopt
+                   : mlp_shape({config.experts.shared_ffn, config.experts.activation, false}, config.hidden, *of);
       if (role == Role::router) return Shape{config.experts.experts, config.hidden};
-      return mlp_shape({config.experts.ffn, config.experts.activation, false}, config.hidden, role);
+      if (role == Role::router_bias) return shape_if(config.experts.router_bias, {config.experts.experts});
+      return mlp_shape({config.experts.ffn, config.experts.activation, config.experts.bias}, config.hidden, role);
     default:
       WEFT_CHECK(false, "no shapes of '{}' yet", letter(*symbol));
   }
+}
+
+// Rows of two parameters in turns, as many of each as a head has.
+DiskTensor headwise_tensor(std::string name, ParameterIdentity identity, const NameRule& rule, std::int64_t heads,
+                           const Shape& first, const Shape& second) {
+  DiskTensor tensor;
+  tensor.name = std::move(name);
+  tensor.shape = {first[0] + second[0], first[1]};
+  std::int64_t row = 0;
+  for (std::int64_t head = 0; head < heads; ++head) {
+    for (const auto& [role, shape] : {std::pair(rule.role, first), std::pair(*rule.below, second)}) {
+      DiskPart part;
+      part.identity = identity;
+      part.identity.role = role;
+      part.parameter = shape;
+      const std::int64_t rows = shape[0] / heads;
+      part.offset = head * rows * shape[1];
+      part.extent = {rows, shape[1]};
+      part.begin = {row, 0};
+      row += rows;
+      if (rows > 0) tensor.parts.push_back(part);
+    }
+  }
+  return tensor;
+}
+
+// All experts in one tensor [experts, in, out] or [experts, out] of biases, the columns of two parameters in turns.
+DiskTensor transposed_tensor(std::string name, ParameterIdentity identity, const NameRule& rule, std::int64_t experts,
+                             const Shape& first) {
+  const std::int64_t turns = rule.below ? 2 : 1;
+  const bool matrix = first.dims() > 1;
+  DiskTensor tensor;
+  tensor.name = std::move(name);
+  tensor.shape.append(experts);
+  if (matrix) tensor.shape.append(first[1]);
+  tensor.shape.append(turns * first[0]);
+  for (std::int64_t e = 0; e < experts; ++e) {
+    for (std::int64_t turn = 0; turn < turns; ++turn) {
+      DiskPart part;
+      part.identity = identity;
+      part.identity.expert = static_cast<int>(e);
+      part.identity.role = turn == 0 ? rule.role : *rule.below;
+      part.parameter = first;
+      part.extent = matrix ? Shape{1, first[1], first[0]} : Shape{1, first[0]};
+      part.begin[0] = e;
+      part.begin[matrix ? 2 : 1] = turn;
+      part.step[matrix ? 2 : 1] = turns;
+      part.transposed = matrix;
+      tensor.parts.push_back(part);
+    }
+  }
+  return tensor;
 }
 
 // All experts in one tensor [experts, rows, columns], or [experts, rows] of biases.
@@ -168,7 +279,9 @@ void append_tensors(const ModelConfig& config, const NameRule& rule, std::string
   const std::optional<Shape> shape = shape_of(config, rule.symbol, identity.physical, rule.role);
   if (!shape) return;
   identity.role = rule.role;
-  if (rule.stacked) {
+  if (rule.stacking == Stacking::transposed) {
+    tensors.push_back(transposed_tensor(std::move(name), identity, rule, config.experts.experts, *shape));
+  } else if (rule.stacking == Stacking::plain) {
     std::optional<Shape> second;
     if (rule.below) second = shape_of(config, rule.symbol, identity.physical, *rule.below);
     tensors.push_back(stacked_tensor(std::move(name), identity, rule, config.experts.experts, *shape, second));
@@ -177,8 +290,11 @@ void append_tensors(const ModelConfig& config, const NameRule& rule, std::string
       identity.expert = e;
       tensors.push_back(whole_tensor(replaced(name, "{E}", e), identity, *shape));
     }
+  } else if (rule.below) {
+    const std::optional<Shape> second = shape_of(config, rule.symbol, identity.physical, *rule.below);
+    WEFT_CHECK(rule.symbol == Symbol::latent_attention && second, "{}: two parameters in a tensor of one layer", name);
+    tensors.push_back(headwise_tensor(std::move(name), identity, rule, config.latent_attention.heads, *shape, *second));
   } else {
-    WEFT_CHECK(!rule.below, "{}: two parameters in a tensor of one layer", name);
     tensors.push_back(whole_tensor(std::move(name), identity, *shape));
   }
 }
@@ -196,8 +312,50 @@ std::string repeated_groups(std::int64_t layers, std::string_view group) {
   return pattern;
 }
 
+namespace {
+
+// Tensors of one layer; identity says its part of the model.
+void append_layer(const ModelConfig& config, const PatternLayer& layer, const std::string& prefix, int depth,
+                  std::span<const NameTable> tables, std::vector<DiskTensor>& tensors) {
+  for (std::size_t i = 0; i < layer.symbols.size(); ++i) {
+    ParameterIdentity identity;
+    identity.depth = depth;
+    identity.physical = layer.physical[i];
+    for (const NameTable& table : tables) {
+      for (const NameRule& rule : table) {
+        if (rule.symbol != layer.symbols[i]) continue;
+        append_tensors(config, rule, prefix + std::string(rule.name), identity, tensors);
+      }
+    }
+  }
+}
+
+// What an MTP depth has beside its layers. Embedding and head are copies of the model's, or of the one matrix where
+// they are tied.
+void append_depth(const ModelConfig& config, const std::string& prefix, int depth, NameTable names,
+                  std::vector<DiskTensor>& tensors) {
+  for (const NameRule& rule : names) {
+    const bool copy = rule.role == Role::embedding || rule.role == Role::head;
+    ParameterIdentity identity;
+    identity.depth = copy ? 0 : depth;
+    identity.role = copy && config.tied_embeddings ? Role::embedding : rule.role;
+    DiskTensor tensor = whole_tensor(prefix + std::string(rule.name), identity, *model_shape(config, identity.role));
+    tensor.copy = copy;
+    tensors.push_back(std::move(tensor));
+  }
+}
+
+}  // namespace
+
+bool has_mtp(const HuggingFaceFamily& family, const ModelConfig& config,
+             const std::function<bool(const std::string& name)>& there) {
+  const std::string prefix = replaced(family.layer_prefix, "{L}", parse_pattern(config.pattern).logical_layers);
+  return std::any_of(family.mtp_names.begin(), family.mtp_names.end(),
+                     [&](const NameRule& rule) { return there(prefix + std::string(rule.name)); });
+}
+
 std::vector<DiskTensor> tensors_of(const ModelConfig& config, std::string_view layer_prefix,
-                                   std::span<const NameTable> tables) {
+                                   std::span<const NameTable> tables, NameTable mtp_names) {
   std::vector<DiskTensor> tensors;
   for (const NameTable& table : tables) {
     for (const NameRule& rule : table) {
@@ -207,17 +365,14 @@ std::vector<DiskTensor> tensors_of(const ModelConfig& config, std::string_view l
   const Pattern pattern = parse_pattern(config.pattern);
   for (const Segment& segment : pattern.segments) {
     for (const PatternLayer& layer : segment.layers) {
-      const std::string prefix = replaced(layer_prefix, "{L}", layer.logical);
-      for (std::size_t i = 0; i < layer.symbols.size(); ++i) {
-        ParameterIdentity identity;
-        identity.physical = layer.physical[i];
-        for (const NameTable& table : tables) {
-          for (const NameRule& rule : table) {
-            if (rule.symbol != layer.symbols[i]) continue;
-            append_tensors(config, rule, prefix + std::string(rule.name), identity, tensors);
-          }
-        }
-      }
+      append_layer(config, layer, replaced(layer_prefix, "{L}", layer.logical), 0, tables, tensors);
+    }
+  }
+  std::int64_t next = pattern.logical_layers;
+  for (int depth = 1; depth <= pattern.mtp_depths; ++depth) {
+    append_depth(config, replaced(layer_prefix, "{L}", next), depth, mtp_names, tensors);
+    for (const PatternLayer& layer : pattern.mtp_layers) {
+      append_layer(config, layer, replaced(layer_prefix, "{L}", next++), depth, tables, tensors);
     }
   }
   return tensors;

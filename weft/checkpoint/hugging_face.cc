@@ -17,7 +17,8 @@ struct Described {
   ModelConfig config;
 };
 
-Described read_config(const std::filesystem::path& dir) {
+// files: null where there are none; then there is no MTP either.
+Described read_config(const std::filesystem::path& dir, const SafetensorsDirectory* files) {
   if (!std::filesystem::is_directory(dir)) {
     throw UserError("{}: not a folder; a Hugging Face model is a folder with config.json and safetensors",
                     dir.string());
@@ -27,7 +28,13 @@ Described read_config(const std::filesystem::path& dir) {
   const ConfigReader reader(json, file);
   HuggingFaceFamily family = family_named(reader.text("model_type"), file);
   refuse_unsupported(reader);
-  const ModelConfig config = family.config(reader);
+  ModelConfig config = family.config(reader);
+  if (files != nullptr && !family.mtp_part.empty()) {
+    const std::int64_t depths = family.mtp_depths(reader);
+    if (depths > 0 && has_mtp(family, config, [&](const std::string& name) { return files->find(name) != nullptr; })) {
+      for (std::int64_t depth = 0; depth < depths; ++depth) config.pattern += fmt::format("/{}", family.mtp_part);
+    }
+  }
   return {std::move(family), config};
 }
 
@@ -76,15 +83,17 @@ void find_tied(const HuggingFaceFamily& family, const SafetensorsDirectory& file
 }
 
 HuggingFaceModel describe(const std::filesystem::path& dir, const SafetensorsDirectory* files) {
-  const Described described = read_config(dir);
+  const Described described = read_config(dir, files);
   const HuggingFaceFamily& family = described.family;
   std::vector<NameTable> tables = family.names;
   if (!family.spellings.empty()) {
     tables.push_back(family.spellings[files != nullptr ? spelling_on_disk(described, *files) : 0]);
   }
   HuggingFaceModel model{std::string(family.name), described.config,
-                         tensors_of(described.config, family.layer_prefix, tables)};
+                         tensors_of(described.config, family.layer_prefix, tables, family.mtp_names)};
   if (files != nullptr) {
+    // Copies need not be there.
+    std::erase_if(model.tensors, [&](const DiskTensor& t) { return t.copy && files->find(t.name) == nullptr; });
     if (model.config.tied_embeddings) find_tied(family, *files, model.tensors);
     for (DiskTensor& tensor : model.tensors) {
       if (const TensorEntry* entry = files->find(tensor.name)) tensor.type = entry->type;
@@ -95,7 +104,7 @@ HuggingFaceModel describe(const std::filesystem::path& dir, const SafetensorsDir
 
 // The folder's name, once its config has been read: a wrong family is a better complaint than missing weights.
 std::string folder_of_model(const std::filesystem::path& dir) {
-  read_config(dir);
+  read_config(dir, nullptr);
   return dir.string();
 }
 
@@ -108,6 +117,13 @@ std::string listed(const std::vector<std::string>& names) {
 }
 
 }  // namespace
+
+bool has_safetensors(const std::filesystem::path& dir) {
+  if (!std::filesystem::is_directory(dir)) return false;
+  const std::filesystem::directory_iterator files(dir);
+  return std::any_of(begin(files), end(files),
+                     [](const auto& file) { return file.path().extension() == ".safetensors"; });
+}
 
 HuggingFaceModel read_hugging_face_config(const std::filesystem::path& dir) { return describe(dir, nullptr); }
 
@@ -168,6 +184,8 @@ void HuggingFaceWeights::check_copies() const {
       read_range(copy, row * columns, columns, DType::f64, a.data());
       read_range(original, row * columns, columns, DType::f64, b.data());
       if (a == b) continue;
+      if (!model_.config.tied_embeddings)
+        throw UserError("{}: '{}' must be a copy of '{}', but they differ", copy.file, copy.name, original.name);
       throw UserError(
           "{}: config.json says tie_word_embeddings, but '{}' and '{}' differ; if the model is not tied, say false "
           "there",

@@ -24,7 +24,8 @@ struct HuggingFaceModel {
   std::vector<DiskTensor> tensors;  // in the order of the model
 };
 
-// From config.json alone; tensors under their usual names.
+bool has_safetensors(const std::filesystem::path& dir);
+// From config.json alone; tensors under their usual names, no MTP.
 HuggingFaceModel read_hugging_face_config(const std::filesystem::path& dir);
 // From config.json and the names on disk.
 HuggingFaceModel read_hugging_face(const std::filesystem::path& dir);

@@ -154,8 +154,8 @@ void PreparedPlan::write_ints(Stream& stream, ValueId value, int micro_batch,
   stream.synchronize();
 }
 
-void PreparedPlan::write_doubles(Stream& stream, ValueId value, std::span<const double> values) const {
-  const Tensor to = tensor(value);
+void PreparedPlan::write_doubles(Stream& stream, ValueId value, std::span<const double> values, int micro_batch) const {
+  const Tensor to = tensor(value, micro_batch);
   WEFT_CHECK(to.dtype == DType::f64 && to.shape.elements() == std::ssize(values), "{} values for {}", values.size(),
              to_text(to.shape));
   device_.copy_in(stream, to.data, values.data(), to.bytes());

@@ -31,7 +31,7 @@ class PreparedPlan {
   // Host access between steps. micro_batch -1 for values of the step.
   Tensor tensor(ValueId value, int micro_batch = -1) const;
   void write_ints(Stream& stream, ValueId value, int micro_batch, std::span<const std::int32_t> values) const;
-  void write_doubles(Stream& stream, ValueId value, std::span<const double> values) const;  // f64 values
+  void write_doubles(Stream& stream, ValueId value, std::span<const double> values, int micro_batch = -1) const;  // f64
   std::vector<double> read(Stream& stream, ValueId value, int micro_batch = -1) const;
   // Bytes of the arena in use at most so far: the end of the furthest buffer that a node has touched.
   std::int64_t arena_high_water() const { return high_water_.load(); }

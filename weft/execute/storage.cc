@@ -81,7 +81,7 @@ ModelStorage::ModelStorage(Device& device, const Module& module) : device_(devic
   const bool trains = !module.updates.empty();
   for (ValueId id : module.parameter_values) weights_.push_back(reserve(module.value(id)));
   if (trains)
-    for (ValueId id : module.gradient_values) gradients_.push_back(reserve(module.value(id)));
+    for (ValueId id : module.gradient_values) gradients_.push_back(id.valid() ? reserve(module.value(id)) : Tensor{});
   states_.resize(module.values.size());
   std::vector<ValueId> states;
   for (const ParameterStates& s : module.states)
@@ -92,7 +92,8 @@ ModelStorage::ModelStorage(Device& device, const Module& module) : device_(devic
   memory_ = device.allocate(end);
   std::size_t next = 0;
   for (Tensor& tensor : weights_) tensor.data = memory_->data() + offsets[next++];
-  for (Tensor& tensor : gradients_) tensor.data = memory_->data() + offsets[next++];
+  for (Tensor& tensor : gradients_)
+    if (tensor.given()) tensor.data = memory_->data() + offsets[next++];
   for (ValueId id : states) states_[id.index()].data = memory_->data() + offsets[next++];
 }
 
@@ -127,6 +128,7 @@ void ModelStorage::write_parameter(Stream& stream, TensorId id, std::span<const 
   if (state_ids_.empty()) return;
   const ParameterStates& s = state_ids_[id.index()];
   if (s.master.valid()) write(stream, state(s.master), values);
+  if (!s.m.valid()) return;
   const std::vector<double> zeros(values.size());
   write(stream, state(s.m), zeros);
   write(stream, state(s.v), zeros);

@@ -56,8 +56,8 @@ ParameterPart ModuleBuilder::part(Role role, const Shape& shape, Init init, int 
   return part;
 }
 
-ParameterValues ModuleBuilder::parameter(const std::string& name, const Shape& shape,
-                                         std::vector<ParameterPart> parts) {
+ValueId ModuleBuilder::add_tensor(const std::string& name, const Shape& shape, DType dtype,
+                                  std::vector<ParameterPart> parts) {
   ParameterTensor tensor;
   tensor.name = place_.layer + "." + name;
   tensor.shape = shape;
@@ -72,13 +72,27 @@ ParameterValues ModuleBuilder::parameter(const std::string& name, const Shape& s
   WEFT_CHECK(offset == shape.elements(), "the parts of {} hold {} of {} elements", tensor.name, offset,
              shape.elements());
   const TensorId id(std::ssize(module_.parameters));
-  ParameterValues values;
-  values.value = value({tensor.name, ValueKind::parameter, compute(), shape, id});
-  values.gradient = value({"d(" + tensor.name + ")", ValueKind::parameter_gradient, accumulate(), shape, id});
+  module_.parameter_values.push_back(value({tensor.name, ValueKind::parameter, dtype, shape, id}));
+  module_.gradient_values.emplace_back();
   module_.parameters.push_back(std::move(tensor));
-  module_.parameter_values.push_back(values.value);
-  module_.gradient_values.push_back(values.gradient);
+  return module_.parameter_values.back();
+}
+
+ParameterValues ModuleBuilder::parameter(const std::string& name, const Shape& shape,
+                                         std::vector<ParameterPart> parts) {
+  ParameterValues values;
+  values.value = add_tensor(name, shape, compute(), std::move(parts));
+  const Value made = module_.value(values.value);
+  values.gradient = value({"d(" + made.name + ")", ValueKind::parameter_gradient, accumulate(), shape, made.tensor});
+  module_.gradient_values.back() = values.gradient;
   return values;
+}
+
+ValueId ModuleBuilder::frozen_parameter(const std::string& name, const Shape& shape, std::vector<ParameterPart> parts) {
+  const ValueId made = add_tensor(name, shape, accumulate(), std::move(parts));
+  module_.parameters.back().trained = false;
+  module_.parameters.back().accumulate_dtype = true;
+  return made;
 }
 
 ParameterTensor& ModuleBuilder::tensor(ParameterValues values) {

@@ -49,6 +49,8 @@ class ModuleBuilder {
   ValueId constant(const std::string& name, const Shape& shape, std::function<void(double*)> fill);
   // Parts are given with role, expert and shape; offsets and the rest are filled in here.
   ParameterValues parameter(const std::string& name, const Shape& shape, std::vector<ParameterPart> parts);
+  // One that no gradient reaches and no update changes, in the accumulation dtype.
+  ValueId frozen_parameter(const std::string& name, const Shape& shape, std::vector<ParameterPart> parts);
   // A weight of RMS norm: ones, or zeros where norms are zero-centred.
   ParameterValues norm_weight(const std::string& name, Role role, std::int64_t width);
   ParameterPart part(Role role, const Shape& shape, Init init, int expert = -1) const;
@@ -62,6 +64,8 @@ class ModuleBuilder {
   Module take() { return std::move(module_); }
 
  private:
+  ValueId add_tensor(const std::string& name, const Shape& shape, DType dtype, std::vector<ParameterPart> parts);
+
   ModelConfig config_;
   ModuleOptions options_;
   Module module_;

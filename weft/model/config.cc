@@ -6,9 +6,9 @@
 
 namespace weft {
 
-const AttentionSpec& ModelConfig::attention_of(int physical) const {
+const AttentionSpec& ModelConfig::attention_of(int physical, int depth) const {
   const auto at = attention_at.find(physical);
-  return at == attention_at.end() ? attention : at->second;
+  return depth > 0 || at == attention_at.end() ? attention : at->second;
 }
 
 namespace {
@@ -35,6 +35,20 @@ void check_attention(const AttentionSpec& a) {
   require(a.rope.base > 1, fmt::format("--rotary-base {} must be above 1", a.rope.base));
 }
 
+void check_latent_attention(const LatentAttentionSpec& a) {
+  require(a.heads >= 1, fmt::format("attention needs at least one head, not {} (--num-attention-heads)", a.heads));
+  require(a.q_rank >= 0, fmt::format("queries of rank {} (--q-lora-rank)", a.q_rank));
+  require(a.kv_rank >= 1, fmt::format("keys and values of rank {} (--kv-lora-rank)", a.kv_rank));
+  require(a.head_dim >= 1, fmt::format("{} dims of a head stay as they are (--qk-head-dim)", a.head_dim));
+  require(a.value_dim >= 1, fmt::format("values of {} dims (--v-head-dim)", a.value_dim));
+  require(a.rotary_dim >= 2 && a.rotary_dim % 2 == 0,
+          fmt::format("rotary embedding turns pairs of dims: {} is not an even number (--qk-pos-emb-head-dim)",
+                      a.rotary_dim));
+  require(a.rope.enabled, "multi-latent attention has a rotary part of its own; it needs rotary positions");
+  require(a.rope.fraction == 1, "of multi-latent attention's rotary part everything turns (--rotary-percent)");
+  require(a.rope.base > 1, fmt::format("--rotary-base {} must be above 1", a.rope.base));
+}
+
 }  // namespace
 
 void check_config(const ModelConfig& c) {
@@ -44,6 +58,7 @@ void check_config(const ModelConfig& c) {
   require(
       c.embedding_rows() >= c.vocabulary,
       fmt::format("{} padded rows hold fewer than the {} words of the vocabulary", c.embedding_rows(), c.vocabulary));
+  require(c.mtp_loss_factor > 0, fmt::format("--mtp-loss-scaling-factor {} must be above 0", c.mtp_loss_factor));
   const auto count = [&](Symbol symbol) {
     const auto at = pattern.counts.find(symbol);
     return at == pattern.counts.end() ? 0 : at->second;
@@ -52,6 +67,7 @@ void check_config(const ModelConfig& c) {
     check_attention(c.attention);
     for (const auto& [physical, spec] : c.attention_at) check_attention(spec);
   }
+  if (count(Symbol::latent_attention) > 0) check_latent_attention(c.latent_attention);
   if (count(Symbol::mlp) > 0) require(c.mlp.ffn >= 1, fmt::format("an MLP of width {} (--ffn-hidden-size)", c.mlp.ffn));
   if (count(Symbol::experts) > 0) {
     const ExpertsSpec& e = c.experts;
@@ -66,6 +82,11 @@ void check_config(const ModelConfig& c) {
                 e.router.k <= e.router.keep_groups * (e.experts / e.router.groups),
             fmt::format("{} groups of {} experts hold fewer than the {} to choose (--moe-router-group-topk)",
                         e.router.keep_groups, e.experts / e.router.groups, e.router.k));
+    require(e.router.groups == 1 || (e.router.group_best >= 1 && e.router.group_best <= e.experts / e.router.groups),
+            fmt::format("a group of {} experts has no {} best", e.experts / e.router.groups, e.router.group_best));
+    require(!e.expert_bias || e.router.score == RouterSpec::Score::sigmoid,
+            "the choice is corrected by a bias for sigmoid scores only (--moe-router-score-function)");
+    require(!e.bias || e.shared_ffn == 0, "a shared expert has no biases (--add-bias-linear)");
   }
 }
 

@@ -34,8 +34,19 @@ struct AttentionSpec {  // `*`
   double scale = 0;  // 0: head_dim^-1/2
   bool qkv_bias = false, output_bias = false;
   bool qk_norm = false;
+  bool sinks = false;       // one more logit a head in the softmax's denominator
   std::int64_t window = 0;  // 0: none
   RopeSpec rope;
+};
+
+struct LatentAttentionSpec {  // `+`
+  std::int64_t heads = 0;
+  std::int64_t q_rank = 0;                                   // 0: queries are projected directly
+  std::int64_t kv_rank = 0;                                  // width of the latent
+  std::int64_t head_dim = 0, rotary_dim = 0, value_dim = 0;  // of a query or key: what stays, what turns; of a value
+  double scale = 0;                                          // 0: (head_dim + rotary_dim)^-1/2
+  double norm_epsilon = 0;                                   // of the latents' norms; 0: the model's
+  RopeSpec rope{.style = RotaryStyle::interleaved};
 };
 
 struct MlpSpec {  // `-`
@@ -49,6 +60,9 @@ struct ExpertsSpec {  // `E`
   RouterSpec router;
   ActivationSpec activation;
   std::int64_t shared_ffn = 0;  // 0: no shared expert
+  bool bias = false;            // of the experts' two products
+  bool router_bias = false;     // part of the logits
+  bool expert_bias = false;     // added to scores for the choice alone; not trained
 };
 
 struct ModelConfig {
@@ -60,15 +74,17 @@ struct ModelConfig {
   bool zero_centred_norms = false;
   bool tied_embeddings = false;
   AttentionSpec attention;
+  LatentAttentionSpec latent_attention;
   MlpSpec mlp;
   ExpertsSpec experts;
+  double mtp_loss_factor = 0.1;  // of the mean of the MTP depths' losses
   // Layers that differ from the above, by physical index in the main part.
   std::map<int, AttentionSpec> attention_at;
   double init_std = 0.02;
   std::int64_t max_positions = 0;  // 0: no limit
 
   std::int64_t embedding_rows() const { return padded_vocabulary > 0 ? padded_vocabulary : vocabulary; }
-  const AttentionSpec& attention_of(int physical) const;
+  const AttentionSpec& attention_of(int physical, int depth = 0) const;
 };
 
 // Which dtypes a run computes with.

@@ -76,22 +76,58 @@ const PieceCode& Piece::code(Phase phase) const {
 
 namespace {
 
-ValueId add_layer(ModuleBuilder& b, Symbol symbol, int physical, ValueId x) {
+ValueId add_layer(ModuleBuilder& b, Symbol symbol, int depth, int physical, ValueId x) {
   switch (symbol) {
     case Symbol::attention:
-      return add_attention(b, b.config().attention_of(physical), x);
+      return add_attention(b, b.config().attention_of(physical, depth), x);
+    case Symbol::latent_attention:
+      return add_latent_attention(b, b.config().latent_attention, x);
     case Symbol::mlp:
       return add_mlp(b, b.config().mlp, x);
     case Symbol::experts:
       return add_experts(b, b.config().experts, x);
     case Symbol::mamba:
     case Symbol::gated_delta:
-    case Symbol::latent_attention:
     case Symbol::sparse_attention:
       break;
   }
-  throw UserError("the pattern asks for {} ('{}'), which this version does not train yet; use '*', '-' and 'E'",
+  throw UserError("the pattern asks for {} ('{}'), which this version does not train yet; use '*', '+', '-' and 'E'",
                   name_of(symbol), letter(symbol));
+}
+
+// The layers of the main part, or of an MTP depth.
+ValueId add_units(ModuleBuilder& b, const std::vector<Unit>& units, int depth, ValueId x) {
+  const std::string part = depth == 0 ? "main" : fmt::format("mtp{}", depth);
+  for (const Unit& unit : units) {
+    b.next_unit();
+    for (const PatternLayer& layer : unit.layers)
+      for (std::size_t i = 0; i < layer.symbols.size(); ++i) {
+        b.enter(depth, layer.physical[i], fmt::format("{}.{}{}", part, layer.physical[i], letter(layer.symbols[i])));
+        x = add_layer(b, layer.symbols[i], depth, layer.physical[i], x);
+      }
+  }
+  return x;
+}
+
+// Every depth's hidden state after its final norm, from the main part's on.
+std::vector<ValueId> add_mtp_depths(ModuleBuilder& b, const Pattern& pattern, ValueId h) {
+  Module& m = b.module();
+  const ParameterValues embedding{m.parameter_values[0], m.gradient_values[0]};
+  std::vector<ValueId> hidden{h};
+  if (pattern.mtp_depths == 0) return hidden;
+  m.mtp_scales = b.value({"mtp_scales", ValueKind::input, DType::f64, {pattern.mtp_depths}});
+  for (int depth = 1; depth <= pattern.mtp_depths; ++depth) {
+    Value loss{fmt::format("mtp{}.loss", depth), ValueKind::step, b.accumulate(), {1}};
+    loss.read_by_host = true;
+    m.mtp_losses.push_back(b.value(std::move(loss)));
+    ValueId x = add_mtp_input(b, depth, hidden.back(), embedding);
+    x = add_units(b, units_of(std::span(pattern.mtp_layers)), depth, x);
+    hidden.push_back(add_final_norm(b, x, depth));
+  }
+  // All heads come last: so a weight that is embedding and head gets the contributions of one micro-batch before those
+  // of the next in every order.
+  b.next_unit();
+  return hidden;
 }
 
 }  // namespace
@@ -99,9 +135,6 @@ ValueId add_layer(ModuleBuilder& b, Symbol symbol, int physical, ValueId x) {
 Module build_module(const ModelConfig& config, const ModuleOptions& options) {
   check_config(config);
   const Pattern pattern = parse_pattern(config.pattern);
-  if (pattern.mtp_depths > 0)
-    throw UserError("the pattern '{}' has a multi-token prediction part ('/{}'), which this version does not train yet",
-                    config.pattern, pattern.mtp);
   ModuleBuilder b(config, options);
   Module& m = b.module();
   m.tokens = b.value({"tokens", ValueKind::input, DType::i32, {b.tokens()}});
@@ -110,16 +143,8 @@ Module build_module(const ModelConfig& config, const ModuleOptions& options) {
   m.step_values = b.value({"step_values", ValueKind::step, DType::f64, {StepValues::count}});
 
   ValueId x = add_embedding(b);
-  for (const Segment& segment : pattern.segments)
-    for (const Unit& unit : units_of(segment)) {
-      b.next_unit();
-      for (const PatternLayer& layer : unit.layers)
-        for (std::size_t i = 0; i < layer.symbols.size(); ++i) {
-          b.enter(0, layer.physical[i], fmt::format("main.{}{}", layer.physical[i], letter(layer.symbols[i])));
-          x = add_layer(b, layer.symbols[i], layer.physical[i], x);
-        }
-    }
-  x = add_final_norm(b, x);
+  for (const Segment& segment : pattern.segments) x = add_units(b, units_of(segment), 0, x);
+  const std::vector<ValueId> hidden = add_mtp_depths(b, pattern, add_final_norm(b, x));
 
   ParameterValues head{m.parameter_values[0], m.gradient_values[0]};  // the embedding's
   if (!config.tied_embeddings) {
@@ -127,7 +152,7 @@ Module build_module(const ModelConfig& config, const ModuleOptions& options) {
     const Shape shape{config.embedding_rows(), config.hidden};
     head = b.parameter("weight", shape, {b.part(Role::head, shape, b.matrix_init())});
   }
-  add_head(b, x, head);
+  for (std::size_t depth = 0; depth < hidden.size(); ++depth) add_head(b, hidden[depth], head, static_cast<int>(depth));
   ++m.units;  // units are numbered from 1 by next_unit; unit 0 is the step's own
   return b.take();
 }

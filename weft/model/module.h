@@ -41,6 +41,7 @@ struct Value {
   std::function<void(double* out)> fill = {};  // of constants, row-major
   double in_use = 1;               // share of its rows used on average: routed values have room for the worst case
   bool summed_over_ranks = false;  // must be reduced over ranks once a step, behind its last contribution
+  bool read_by_host = false;       // after the step; nothing in the plan needs to read it
 };
 
 enum class Access : std::uint8_t { read, write, add };
@@ -131,7 +132,10 @@ struct Module {
   int units = 0;
   // What the loop feeds and reads; logits only where asked for.
   ValueId tokens, labels, loss, step_values, logits;
-  std::vector<ValueId> parameter_values, gradient_values;  // by TensorId
+  // MTP: the factor of each depth's summed loss, an input f64 [depths]; each depth's loss times that factor.
+  ValueId mtp_scales;
+  std::vector<ValueId> mtp_losses;
+  std::vector<ValueId> parameter_values, gradient_values;  // by TensorId; no gradient where it is not trained
   std::vector<ParameterStates> states;                     // by TensorId; filled with the updates
 
   const Value& value(ValueId id) const { return values[id.index()]; }

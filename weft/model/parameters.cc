@@ -17,6 +17,12 @@ std::string_view name_of(Role role) {
       return "final_norm";
     case Role::head:
       return "head";
+    case Role::mtp_embedding_norm:
+      return "mtp_embedding_norm";
+    case Role::mtp_hidden_norm:
+      return "mtp_hidden_norm";
+    case Role::mtp_projection:
+      return "mtp_projection";
     case Role::norm:
       return "norm";
     case Role::q:
@@ -39,6 +45,22 @@ std::string_view name_of(Role role) {
       return "q_norm";
     case Role::k_norm:
       return "k_norm";
+    case Role::sinks:
+      return "sinks";
+    case Role::q_down:
+      return "q_down";
+    case Role::q_latent_norm:
+      return "q_latent_norm";
+    case Role::q_up:
+      return "q_up";
+    case Role::kv_down:
+      return "kv_down";
+    case Role::kv_latent_norm:
+      return "kv_latent_norm";
+    case Role::k_up:
+      return "k_up";
+    case Role::v_up:
+      return "v_up";
     case Role::gate:
       return "gate";
     case Role::up:
@@ -53,6 +75,10 @@ std::string_view name_of(Role role) {
       return "down_bias";
     case Role::router:
       return "router";
+    case Role::router_bias:
+      return "router_bias";
+    case Role::expert_bias:
+      return "expert_bias";
     case Role::shared_gate:
       return "shared_gate";
     case Role::shared_up:

@@ -24,6 +24,10 @@ enum class Role : std::uint8_t {
   embedding,
   final_norm,
   head,
+  // MTP: into each depth; its final norm is final_norm
+  mtp_embedding_norm,
+  mtp_hidden_norm,
+  mtp_projection,
   // every layer
   norm,
   // attention
@@ -37,6 +41,15 @@ enum class Role : std::uint8_t {
   output_bias,
   q_norm,
   k_norm,
+  sinks,
+  // multi-latent attention: q and kv through low ranks; without a rank of its own, q is attention's
+  q_down,
+  q_latent_norm,
+  q_up,
+  kv_down,  // [kv_rank + rotary_dim, hidden]: the latent, and the part of the keys that all heads share
+  kv_latent_norm,
+  k_up,
+  v_up,
   // MLP, and experts (with an expert index), and the shared expert
   gate,
   up,
@@ -45,6 +58,8 @@ enum class Role : std::uint8_t {
   up_bias,
   down_bias,
   router,
+  router_bias,
+  expert_bias,  // of the choice alone; no gradient reaches it
   shared_gate,
   shared_up,
   shared_down,
@@ -83,6 +98,7 @@ struct ParameterTensor {
   bool accumulate_dtype = false;     // kept in the accumulation dtype whatever the model computes in (router)
   bool decays = true;                // false for one-dimensional parameters
   bool expert = false;
+  bool trained = true;  // false: it has no gradient, and no update touches it
 };
 
 // Element values at the beginning: a pure function of (seed, identity, element index).

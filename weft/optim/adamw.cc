@@ -53,8 +53,10 @@ void sum_over_ranks(Piece& piece, const std::string& group, const std::vector<Va
 
 void add_loss_reduction(Module& m, const GradientLayout& layout) {
   if (layout.data_shards <= 1) return;
-  sum_over_ranks(add_piece(m, 0, "step", "loss"), "dp", {m.loss});
-  m.values[m.loss.index()].summed_over_ranks = true;
+  std::vector<ValueId> losses = m.mtp_losses;
+  losses.insert(losses.begin(), m.loss);
+  sum_over_ranks(add_piece(m, 0, "step", "loss"), "dp", losses);
+  for (ValueId loss : losses) m.values[loss.index()].summed_over_ranks = true;
 }
 
 void add_updates(Module& m, const Precision& precision, const AdamOptions& options, const GradientLayout& layout) {
@@ -67,9 +69,11 @@ void add_updates(Module& m, const Precision& precision, const AdamOptions& optio
       return add_value(m, {fmt::format("{}({})", what, tensor.name), ValueKind::state, state, tensor.shape, id});
     };
     ParameterStates states;
-    states.m = made("m");
-    states.v = made("v");
-    if (m.value(m.parameter_values[i]).dtype != state) states.master = made("master");
+    if (tensor.trained) {
+      states.m = made("m");
+      states.v = made("v");
+    }
+    if (tensor.trained && m.value(m.parameter_values[i]).dtype != state) states.master = made("master");
     m.states.push_back(states);
   }
   const bool experts = layout.expert_ranks > 1;  // some gradients are only here
@@ -77,7 +81,8 @@ void add_updates(Module& m, const Precision& precision, const AdamOptions& optio
   const ValueId step = m.step_values, loss = m.loss;
   std::map<int, std::vector<std::size_t>> tensors_of_unit;
   const std::vector<int> units = units_of_tensors(m);
-  for (std::size_t i = 0; i < units.size(); ++i) tensors_of_unit[units[i]].push_back(i);
+  for (std::size_t i = 0; i < units.size(); ++i)
+    if (m.parameters[i].trained) tensors_of_unit[units[i]].push_back(i);
 
   if (layout.data_shards > 1) {
     add_loss_reduction(m, layout);
@@ -95,9 +100,10 @@ void add_updates(Module& m, const Precision& precision, const AdamOptions& optio
 
   std::vector<ValueId> dense, expert;
   for (std::size_t i = 0; i < m.parameters.size(); ++i)
-    (m.parameters[i].expert && experts ? expert : dense).push_back(m.gradient_values[i]);
+    if (m.parameters[i].trained) (m.parameters[i].expert && experts ? expert : dense).push_back(m.gradient_values[i]);
   Piece& norm = add_piece(m, 0, "step", "norm");
-  for (ValueId gradient : m.gradient_values) norm.update.uses.push_back({gradient});
+  for (ValueId gradient : m.gradient_values)
+    if (gradient.valid()) norm.update.uses.push_back({gradient});
   norm.update.uses.push_back({squares, Access::write});
   norm.update.run = [=](const Run& r) {
     const auto sum = [&](const std::vector<ValueId>& gradients, std::int64_t place) {

@@ -144,7 +144,8 @@ class Checker {
     if (state.contributions < buffer.contributions)
       fault({state.writer}, fmt::format("{} gets {} contributions and needs {}", plan_.name_of(id), state.contributions,
                                         buffer.contributions));
-    if (storage == Storage::step && state.writer.valid() && !state.read && has_updates())
+    if (storage == Storage::step && state.writer.valid() && !state.read && has_updates() &&
+        !plan_.value_of(id).read_by_host)
       fault({state.writer}, fmt::format("{} is computed and never used", plan_.name_of(id)));
     if (storage == Storage::activation && state.written && !state.read && has_updates())
       fault({state.writer},

@@ -26,6 +26,7 @@ struct ValueInfo {  // what a module's value is, once for all its buffers
   std::int64_t bytes = 0;
   TensorId tensor;                 // of weights, gradients and states
   bool summed_over_ranks = false;  // a gradient that must be reduced
+  bool read_by_host = false;
 };
 
 struct PieceInfo {

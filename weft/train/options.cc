@@ -118,8 +118,9 @@ void parse_train_options(FlagTable& flags, TrainOptions& options, std::span<cons
   std::vector<std::string> problems;
   if (!options.model.hf.empty())
     for (const Flag& flag : flags.flags()) {
-      const bool shapes = flag.section == "Model" || flag.section == "Attention" || flag.section == "Experts";
-      if (shapes && flag.name != "--hf" && flags.is_set(flag.name))
+      const bool shapes = flag.section == "Model" || flag.section == "Attention" ||
+                          flag.section == "Multi-latent attention" || flag.section == "Experts";
+      if (shapes && flag.name != "--hf" && flag.name != "--mtp-loss-scaling-factor" && flags.is_set(flag.name))
         problems.push_back(fmt::format("{} {}: the model is that of --hf {}; leave the flag out", flag.name,
                                        flag.show(), options.model.hf));
     }

@@ -21,6 +21,8 @@
 
 namespace weft {
 
+enum class PositionKind : std::uint8_t { none, rope, yarn };
+
 struct ModelOptions {
   std::string hf;       // a directory that says all of this
   std::string pattern;  // derived
@@ -29,15 +31,24 @@ struct ModelOptions {
   std::int64_t num_attention_heads = 4, num_query_groups = 0, kv_channels = 0;  // derived
   bool group_query_attention = false;
   bool qk_layernorm = false, add_qkv_bias = false, add_bias_linear = false;
-  bool rope = true, rotary_interleaved = false, use_rope_scaling = false;
+  bool softmax_sinks = false;
+  PositionKind positions = PositionKind::rope;
+  bool rotary_interleaved = false, use_rope_scaling = false;
   double rotary_base = 10000, rotary_percent = 1, rope_scaling_factor = 8;
   std::int64_t window_size = 0;              // keys that a query sees, itself included; 0: all before it
   std::int64_t max_position_embeddings = 0;  // 0: no limit
+  std::int64_t q_lora_rank = 0;              // 0: queries are projected directly
+  std::int64_t kv_lora_rank = 32, qk_head_dim = 128, qk_pos_emb_head_dim = 64, v_head_dim = 128;
   double norm_epsilon = 1e-5;
   bool apply_layernorm_1p = false;
+  // YaRN; formulas in docs/numerics.md
+  double rotary_scaling_factor = 1, mscale = 1, mscale_all_dim = 0, beta_fast = 32, beta_slow = 1;
+  std::int64_t original_max_position_embeddings = 4096;
   ActivationKind activation = ActivationKind::swiglu;
+  double activation_func_clamp_value = 0, glu_linear_offset = 0;  // 0: no clamp
   bool tie_embeddings = false;
   double init_method_std = 0.02;
+  double mtp_loss_scaling_factor = 0.1;
 
   std::int64_t num_experts = 0, moe_ffn_hidden_size = 0;  // derived
   std::int64_t moe_router_topk = 2, moe_router_num_groups = 0, moe_router_group_topk = 0;

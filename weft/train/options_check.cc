@@ -43,7 +43,7 @@ void check_attention(Problems& problems, const ModelOptions& model) {
     problems.add("--num-attention-heads", heads,
                  "must divide --hidden-size {}; use --hidden-size {}, or set --kv-channels", model.hidden_size,
                  beside(model.hidden_size, heads));
-  } else if (model.rope) {
+  } else if (model.positions != PositionKind::none) {
     const double width = static_cast<double>(model.kv_channels) * model.rotary_percent;
     if (std::fmod(width, 2) != 0 || width < 2)
       problems.add("--rotary-percent", model.rotary_percent,
@@ -53,6 +53,33 @@ void check_attention(Problems& problems, const ModelOptions& model) {
   if (model.num_query_groups < 1 || heads % model.num_query_groups != 0)
     problems.add("--num-query-groups", model.num_query_groups,
                  "must divide --num-attention-heads {}; use a divisor of it", heads);
+}
+
+void check_latent_attention(Problems& problems, const ModelOptions& model) {
+  problems.at_least_one("--num-attention-heads", model.num_attention_heads);
+  if (model.qk_pos_emb_head_dim % 2 != 0)
+    problems.add("--qk-pos-emb-head-dim", model.qk_pos_emb_head_dim, "elements turn in pairs; use an even number");
+  if (model.positions == PositionKind::none)
+    problems.add("--position-embedding-type", "none", "multi-latent attention (+) has a part that turns; leave it out");
+  if (model.rotary_percent != 1)
+    problems.add("--rotary-percent", model.rotary_percent,
+                 "multi-latent attention (+) says by --qk-pos-emb-head-dim what turns; leave it out");
+  if (model.use_rope_scaling)
+    problems.add_switch("--use-rope-scaling", "multi-latent attention (+) has YaRN: --rotary-scaling-factor");
+}
+
+void check_activation(Problems& problems, const ModelOptions& model) {
+  const bool quick = model.activation == ActivationKind::quick_geglu;
+  if (model.activation_func_clamp_value > 0 && !quick && model.activation != ActivationKind::swiglu)
+    problems.add("--activation-func-clamp-value", model.activation_func_clamp_value,
+                 "only swiglu and quick-geglu are clamped; leave it out");
+  if (model.glu_linear_offset != 0 && !quick)
+    problems.add("--glu-linear-offset", model.glu_linear_offset, "only quick-geglu has an offset; leave it out");
+}
+
+void check_rope_scaling(Problems& problems, const ModelOptions& model) {
+  if (model.positions == PositionKind::yarn && model.use_rope_scaling)
+    problems.add_switch("--use-rope-scaling", "positions are scaled by YaRN already; leave one of the two out");
 }
 
 void check_router_groups(Problems& problems, const ModelOptions& model) {
@@ -95,8 +122,8 @@ void check_experts(Problems& problems, const ModelOptions& model, const LayoutOp
     problems.add_switch("--moe-router-pre-softmax",
                         "there is no softmax with sigmoid scores; leave one of the two out");
   check_router_groups(problems, model);
-  if (model.add_bias_linear)
-    problems.add_switch("--add-bias-linear", "experts have no biases; use --add-qkv-bias, or a pattern without E");
+  if (model.add_bias_linear && model.moe_shared_expert_intermediate_size > 0)
+    problems.add_switch("--add-bias-linear", "a shared expert has no biases; use --add-qkv-bias, or have none");
   if (model.num_experts % layout.expert_model_parallel_size != 0)
     problems.add("--expert-model-parallel-size", layout.expert_model_parallel_size,
                  "must divide --num-experts {}; use --num-experts {}", model.num_experts,
@@ -106,6 +133,8 @@ void check_experts(Problems& problems, const ModelOptions& model, const LayoutOp
 void check_model(Problems& problems, const TrainOptions& options) {
   const ModelOptions& model = options.model;
   problems.at_least_one("--hidden-size", model.hidden_size);
+  check_activation(problems, model);
+  check_rope_scaling(problems, model);
   try {
     const Pattern pattern = parse_pattern(model.pattern, split_options(options));
     const std::int64_t layers = model.num_layers;
@@ -113,6 +142,7 @@ void check_model(Problems& problems, const TrainOptions& options) {
       problems.add("--num-layers", layers, "the pattern '{}' has {} symbols in {} layers; leave --num-layers out",
                    pattern.text, pattern.physical_layers, pattern.logical_layers);
     if (pattern.counts.at(Symbol::attention) > 0) check_attention(problems, model);
+    if (pattern.counts.at(Symbol::latent_attention) > 0) check_latent_attention(problems, model);
     if (pattern.counts.at(Symbol::mlp) > 0) problems.at_least_one("--ffn-hidden-size", model.ffn_hidden_size);
     if (pattern.counts.at(Symbol::experts) > 0)
       check_experts(problems, model, options.layout);

@@ -57,6 +57,7 @@ void add_foreign_flags(FlagTable& flags) {
   accept_all(flags, {"--num-workers"}, "Samples are computed where they are needed; no workers load them.", "N");
   accept_all(flags, {"--distributed-backend"}, "The launcher and --device decide how ranks communicate.", "NAME");
   accept_all(flags, {"--no-create-attention-mask-in-dataloader"}, "There are no mask tensors.");
+  accept_all(flags, {"--multi-latent-attention"}, "Which layers have it is said by --pattern: +.");
   accept_all(flags, {"--log-throughput"}, "Throughput is always logged.");
   accept_all(flags, {"--no-position-embedding"}, "There are no learned positions.");
   accept_all(flags, {"--initial-loss-scale", "--min-loss-scale", "--loss-scale-window", "--hysteresis"},
@@ -78,7 +79,6 @@ void add_foreign_flags(FlagTable& flags) {
   refuse_all(flags, {"--fp16"}, "Weft does not train in fp16, whose range needs loss scaling; use --bf16");
   refuse_all(flags, {"--loss-scale"}, "no precision of Weft needs a loss scale; leave it out", "X");
   refuse_all(flags, {"--fp8-format", "--fp8-recipe"}, "Weft has no fp8 yet; use --bf16", "NAME");
-  refuse_all(flags, {"--quick-geglu"}, "not an option yet; use --swiglu");
   refuse_all(flags, {"--init-method-xavier-uniform"}, "weights start normal; set --init-method-std");
   refuse_all(flags, {"--no-check-for-nan-in-loss-and-grad"}, "a NaN always stops the run; leave it out");
   for (const char* name : {"--rampup-batch-size", "--step-batch-size-schedule"})

@@ -1,4 +1,6 @@
 // What resolved options mean to the parts below: the model, its precision, how it is split.
+#include <cmath>
+
 #include "weft/base/error.h"
 #include "weft/data/tokenizer.h"
 #include "weft/train/options.h"
@@ -6,9 +8,27 @@
 namespace weft {
 namespace {
 
+double yarn_magnitude(double factor, double mscale) { return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1; }
+
+void set_yarn(const ModelOptions& model, RopeSpec& rope) {
+  rope.scaling = RopeSpec::Scaling::yarn;
+  rope.factor = model.rotary_scaling_factor;
+  rope.original_positions = static_cast<double>(model.original_max_position_embeddings);
+  rope.beta_fast = model.beta_fast;
+  rope.beta_slow = model.beta_slow;
+  rope.magnitude = yarn_magnitude(rope.factor, model.mscale) / yarn_magnitude(rope.factor, model.mscale_all_dim);
+}
+
+ActivationSpec activation_of(const ModelOptions& model) {
+  ActivationSpec spec{model.activation, model.activation_func_clamp_value};
+  if (spec.kind == ActivationKind::swiglu && spec.limit > 0) spec.kind = ActivationKind::clamped_swiglu;
+  if (spec.kind == ActivationKind::quick_geglu) spec.offset = model.glu_linear_offset;
+  return spec;
+}
+
 RopeSpec rope_of(const ModelOptions& model) {
   RopeSpec rope;
-  rope.enabled = model.rope;
+  rope.enabled = model.positions != PositionKind::none;
   rope.base = model.rotary_base;
   rope.fraction = model.rotary_percent;
   rope.style = model.rotary_interleaved ? RotaryStyle::interleaved : RotaryStyle::half_split;
@@ -17,7 +37,26 @@ RopeSpec rope_of(const ModelOptions& model) {
     rope.factor = model.rope_scaling_factor;
     rope.original_positions = 8192;
   }
+  if (model.positions == PositionKind::yarn) set_yarn(model, rope);
   return rope;
+}
+
+// Multi-latent attention turns neighbours, and YaRN is on wherever there is a factor.
+LatentAttentionSpec latent_attention_of(const ModelOptions& model) {
+  LatentAttentionSpec spec;
+  spec.heads = model.num_attention_heads;
+  spec.q_rank = model.q_lora_rank;
+  spec.kv_rank = model.kv_lora_rank;
+  spec.head_dim = model.qk_head_dim;
+  spec.rotary_dim = model.qk_pos_emb_head_dim;
+  spec.value_dim = model.v_head_dim;
+  spec.rope.base = model.rotary_base;
+  if (model.rotary_scaling_factor != 1) {
+    set_yarn(model, spec.rope);
+    const double mscale = yarn_magnitude(model.rotary_scaling_factor, model.mscale_all_dim);
+    spec.scale = mscale * mscale / std::sqrt(static_cast<double>(spec.head_dim + spec.rotary_dim));
+  }
+  return spec;
 }
 
 RouterSpec router_of(const ModelOptions& model) {
@@ -51,6 +90,7 @@ ModelConfig model_config(const TrainOptions& options) {
   config.zero_centred_norms = model.apply_layernorm_1p;
   config.tied_embeddings = model.tie_embeddings;
   config.init_std = model.init_method_std;
+  config.mtp_loss_factor = model.mtp_loss_scaling_factor;
   config.max_positions = model.max_position_embeddings;
 
   config.attention.heads = model.num_attention_heads;
@@ -59,17 +99,21 @@ ModelConfig model_config(const TrainOptions& options) {
   config.attention.qkv_bias = model.add_qkv_bias || model.add_bias_linear;
   config.attention.output_bias = model.add_bias_linear;
   config.attention.qk_norm = model.qk_layernorm;
+  config.attention.sinks = model.softmax_sinks;
   config.attention.window = model.window_size;
   config.attention.rope = rope_of(model);
 
+  config.latent_attention = latent_attention_of(model);
+
   config.mlp.ffn = model.ffn_hidden_size;
-  config.mlp.activation.kind = model.activation;
+  config.mlp.activation = activation_of(model);
   config.mlp.bias = model.add_bias_linear;
 
   config.experts.experts = model.num_experts;
   config.experts.ffn = model.moe_ffn_hidden_size;
   config.experts.router = router_of(model);
-  config.experts.activation.kind = model.activation;
+  config.experts.activation = activation_of(model);
+  config.experts.bias = config.experts.router_bias = model.add_bias_linear;
   config.experts.shared_ffn = model.moe_shared_expert_intermediate_size;
   return config;
 }

@@ -12,7 +12,8 @@ void add_model_flags(FlagTable& flags, ModelOptions& model) {
   flags.section("Model");
   flags
       .add("--pattern", model.pattern, "TEXT",
-           "The layers: * attention, - MLP, E experts, [..] a group, | between stages.")
+           "The layers: * attention, + multi-latent attention, - MLP, E experts, [..] a group, | between stages, "
+           "/ before each depth of multi-token prediction.")
       .alias("--hybrid-layer-pattern")
       .alias("--hybrid-override-pattern")
       .standard(default_pattern);
@@ -33,18 +34,31 @@ void add_model_flags(FlagTable& flags, ModelOptions& model) {
               {{"swiglu", ActivationKind::swiglu},
                {"squared-relu", ActivationKind::squared_relu},
                {"gelu", ActivationKind::gelu},
-               {"gelu-erf", ActivationKind::gelu_erf}},
-              "Activation of MLP and experts; gelu is the tanh form, gelu-erf the exact one.")
+               {"gelu-erf", ActivationKind::gelu_erf},
+               {"quick-geglu", ActivationKind::quick_geglu}},
+              "Activation of MLP and experts; gelu is the tanh form, gelu-erf the exact one, quick-geglu a gated one.")
       .means("--swiglu", "swiglu")
       .means("--squared-relu", "squared-relu")
-      .means("--gelu", "gelu");
-  flags.add("--add-bias-linear", model.add_bias_linear, "Biases in attention and MLP.")
+      .means("--gelu", "gelu")
+      .means("--quick-geglu", "quick-geglu");
+  flags
+      .add("--activation-func-clamp-value", model.activation_func_clamp_value, "X",
+           "Of swiglu and quick-geglu: the gate is at most X, the other factor between -X and X.")
+      .above(0)
+      .standard("no clamp");
+  flags.add("--glu-linear-offset", model.glu_linear_offset, "X",
+            "Of quick-geglu: added to the factor beside the gate.");
+  flags.add("--add-bias-linear", model.add_bias_linear, "Biases in attention, MLP, experts and router.")
       .negation("--disable-bias-linear");
   flags.add("--norm-epsilon", model.norm_epsilon, "X", "Added to the mean square in RMSNorm.").above(0);
   flags.add("--apply-layernorm-1p", model.apply_layernorm_1p, "Norm weights are stored minus one (zero-centred).");
   flags.add("--tie-embeddings", model.tie_embeddings, "The head uses the embedding's weights.")
       .negation("--untie-embeddings-and-output-weights");
   flags.add("--init-method-std", model.init_method_std, "X", "Standard deviation of initial weights.").at_least(0);
+  flags
+      .add("--mtp-loss-scaling-factor", model.mtp_loss_scaling_factor, "X",
+           "What the mean loss of the MTP depths counts beside the main loss.")
+      .above(0);
   flags.add("--max-position-embeddings", model.max_position_embeddings, "N", "Longest sequence that the model allows.")
       .at_least(1)
       .standard("no limit");
@@ -81,19 +95,51 @@ void add_attention_flags(FlagTable& flags, ModelOptions& model) {
           "Sliding window: keys that a query sees, itself included. BEFORE,0 as in Megatron means BEFORE + 1.")
       .standard("all keys before it");
   flags
-      .choice("--position-embedding-type", model.rope, {{"rope", true}, {"none", false}},
+      .choice("--position-embedding-type", model.positions,
+              {{"rope", PositionKind::rope}, {"none", PositionKind::none}, {"yarn", PositionKind::yarn}},
               "How attention knows positions.")
       .means("--no-rope", "none")
       .means("--use-rotary-position-embeddings", "rope")
       .lacks("learned_absolute", "Weft has no learned positions")
       .lacks("relative", "Weft has no relative position bias")
-      .lacks("yarn", "YaRN is read from a Hugging Face config (--hf) only")
       .lacks("mrope", "Weft has no multimodal rotary positions yet");
   flags.add("--rotary-base", model.rotary_base, "X", "Base of the rotary frequencies.").above(0);
   flags.add("--rotary-percent", model.rotary_percent, "X", "Share of a head that turns.").above(0).at_most(1);
   flags.add("--rotary-interleaved", model.rotary_interleaved, "Pair neighbours instead of halves of a head.");
   flags.add("--use-rope-scaling", model.use_rope_scaling, "Llama 3's scaling of frequencies, from 8192 positions.");
   flags.add("--rope-scaling-factor", model.rope_scaling_factor, "X", "Its factor.").above(0);
+  flags
+      .add("--rotary-scaling-factor", model.rotary_scaling_factor, "X",
+           "YaRN: how many times longer than in its first training a sequence may be.")
+      .above(0);
+  flags
+      .add("--original-max-position-embeddings", model.original_max_position_embeddings, "N",
+           "YaRN: positions of the first training.")
+      .at_least(1);
+  flags.add("--beta-fast", model.beta_fast, "X", "YaRN: dims that make more turns than this stay as they are.")
+      .above(0);
+  flags.add("--beta-slow", model.beta_slow, "X", "YaRN: dims that make fewer turns are scaled fully.").above(0);
+  flags.add("--mscale", model.mscale, "X", "YaRN: cosine and sine are multiplied by m(mscale) / m(mscale-all-dim).")
+      .at_least(0);
+  flags.add("--mscale-all-dim", model.mscale_all_dim, "X", "YaRN: its second part.").at_least(0);
+  flags
+      .choice("--softmax-type", model.softmax_sinks, {{"vanilla", false}, {"learnable", true}},
+              "learnable: a logit a head in the softmax's denominator, a sink without a value.")
+      .lacks("off-by-one", "Weft has sinks that are learned; use learnable");
+}
+
+void add_latent_attention_flags(FlagTable& flags, ModelOptions& model) {
+  flags.section("Multi-latent attention");
+  flags.add("--q-lora-rank", model.q_lora_rank, "N", "Queries go through a latent of this width.")
+      .at_least(1)
+      .standard("queries are projected directly");
+  flags.add("--kv-lora-rank", model.kv_lora_rank, "N", "Width of the latent of keys and values.").at_least(1);
+  flags.add("--qk-head-dim", model.qk_head_dim, "N", "Elements of a query or key that do not turn.").at_least(1);
+  flags
+      .add("--qk-pos-emb-head-dim", model.qk_pos_emb_head_dim, "N",
+           "Elements of a query or key that turn with the position; all heads share those of the key.")
+      .at_least(2);
+  flags.add("--v-head-dim", model.v_head_dim, "N", "Elements of a value.").at_least(1);
 }
 
 void add_expert_flags(FlagTable& flags, ModelOptions& model) {
@@ -199,6 +245,7 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
       .only_on_command_line();
   add_model_flags(flags, options.model);
   add_attention_flags(flags, options.model);
+  add_latent_attention_flags(flags, options.model);
   add_expert_flags(flags, options.model);
   add_batch_flags(flags, options.batch);
   add_data_flags(flags, options.data);

@@ -25,6 +25,7 @@ SessionOptions session_options(const ProbeOptions& o, const ModelConfig& config,
                                std::int64_t length) {
   SessionOptions s;
   s.config = config;
+  s.config.mtp_loss_factor = o.mtp_loss_factor;
   s.precision = o.precision;
   s.batch = batch;
   s.length = length;
@@ -58,8 +59,11 @@ void write_results(Session& session, const HuggingFaceModel& model, const ProbeO
   const Shape shape{batch.batch, batch.length, session.options().config.vocabulary};
   extra.push_back({"logits", *write.type, shape,
                    [&](std::byte* out) { store_doubles(logits.data(), *write.type, out, std::ssize(logits)); }});
+  // What no gradient reaches has none.
+  std::vector<DiskTensor> tensors = model.tensors;
+  std::erase_if(tensors, [](const DiskTensor& t) { return t.parts[0].identity.role == Role::expert_bias; });
   write_tensors(
-      options.out, model.tensors, write,
+      options.out, tensors, write,
       [&](const ParameterIdentity& identity, double* out) {
         const auto at = gradients.find(identity);
         WEFT_CHECK(at != gradients.end(), "no gradient of {}", to_text(identity));
@@ -90,7 +94,7 @@ ProbeResult probe(Device& device, const ProbeOptions& options) {
   load(session, weights);
   const StepResult result = session.gradients(std::span(&batch, 1));
   if (!options.out.empty()) write_results(session, weights.model(), options, batch);
-  return {result.loss, result.gradient_norm};
+  return {result.loss, result.gradient_norm, result.mtp_losses};
 }
 
 TrajectoryResult probe_trajectory(Device& device, const ProbeOptions& options, const TrajectoryOptions& trajectory) {
@@ -119,6 +123,7 @@ TrajectoryResult probe_trajectory(Device& device, const ProbeOptions& options, c
     if (!r.finite) throw RunError("step {}: loss {} or gradient norm {} is not finite", step, r.loss, r.gradient_norm);
     result.losses.push_back(r.loss);
     result.gradient_norms.push_back(r.gradient_norm);
+    if (!r.mtp_losses.empty()) result.mtp_losses.push_back(r.mtp_losses);
   }
   return result;
 }

@@ -124,6 +124,7 @@ void Session::each_parameter(const ParameterSink& sink) {
 
 void Session::each_gradient(const ParameterSink& sink) {
   for (std::size_t i = 0; i < module_.parameters.size(); ++i) {
+    if (!module_.parameters[i].trained) continue;
     const std::vector<double> values =
         storage_->read(*stream_, storage_->gradient(TensorId(static_cast<std::int64_t>(i))));
     for (const ParameterPart& part : module_.parameters[i].parts)
@@ -132,7 +133,8 @@ void Session::each_gradient(const ParameterSink& sink) {
   }
 }
 
-void Session::feed(const PreparedPlan& plan, const Module& module, int micro_batch, const MicroBatch& batch) {
+void Session::feed(const PreparedPlan& plan, const Module& module, int micro_batch, int micro_batches,
+                   const MicroBatch& batch) {
   for (std::int32_t token : batch.tokens)
     if (token < 0 || token >= options_.config.vocabulary)
       throw UserError(
@@ -145,6 +147,28 @@ void Session::feed(const PreparedPlan& plan, const Module& module, int micro_bat
           options_.config.vocabulary);
   plan.write_ints(*stream_, module.tokens, micro_batch, batch.tokens);
   plan.write_ints(*stream_, module.labels, micro_batch, batch.labels);
+  if (module.mtp_losses.empty()) return;
+  // As of the main loss: every micro-batch counts the same; within it every token does that the depth predicts.
+  std::vector<double> scales;
+  for (std::size_t d = 1; d <= module.mtp_losses.size(); ++d) {
+    std::int64_t counted = 0;
+    for (std::int64_t t = 0; t < std::ssize(batch.labels); ++t)
+      counted += t % batch.length >= static_cast<std::int64_t>(d) && batch.labels[static_cast<std::size_t>(t)] >= 0;
+    const double parts = static_cast<double>(std::max<std::int64_t>(counted, 1)) * micro_batches *
+                         static_cast<double>(options_.ranks.ranks());
+    scales.push_back(mtp_factor(module) / parts);
+  }
+  plan.write_doubles(*stream_, module.mtp_scales, scales, micro_batch);
+}
+
+double Session::mtp_factor(const Module& module) const {
+  return options_.config.mtp_loss_factor / static_cast<double>(module.mtp_losses.size());
+}
+
+std::vector<double> Session::read_mtp_losses(const PreparedPlan& plan, const Module& module) {
+  std::vector<double> losses;
+  for (ValueId loss : module.mtp_losses) losses.push_back(plan.read(*stream_, loss)[0] / mtp_factor(module));
+  return losses;
 }
 
 std::vector<double> Session::step_values(double learning_rate, double decay, double loss_scale) const {
@@ -177,12 +201,14 @@ double loss_scale_of(std::span<const MicroBatch> batches) {
 StepResult Session::step(std::span<const MicroBatch> batches, double learning_rate, double decay) {
   WEFT_CHECK(std::ssize(batches) == options_.micro_batches, "{} batches for {} micro-batches", batches.size(),
              options_.micro_batches);
-  for (std::size_t i = 0; i < batches.size(); ++i) feed(*train_, module_, static_cast<int>(i), batches[i]);
+  for (std::size_t i = 0; i < batches.size(); ++i)
+    feed(*train_, module_, static_cast<int>(i), options_.micro_batches, batches[i]);
   const double scale = loss_scale_of(batches) / static_cast<double>(options_.ranks.ranks());
   train_->write_doubles(*stream_, module_.step_values, step_values(learning_rate, decay, scale));
   run_training_plan();
   StepResult result;
   result.loss = train_->read(*stream_, module_.loss)[0];
+  result.mtp_losses = read_mtp_losses(*train_, module_);
   if (!options_.updates) return result;
   const std::vector<double> values = train_->read(*stream_, module_.step_values);
   result.gradient_norm = values[StepValues::gradient_norm];
@@ -218,15 +244,20 @@ Session::Evaluation& Session::evaluation(std::int64_t batch, std::int64_t length
   return *evaluations_.back().second;
 }
 
-double Session::evaluate_on(Evaluation& evaluation, const MicroBatch& batch) {
-  feed(*evaluation.plan, evaluation.module, 0, batch);
+StepResult Session::evaluate_on(Evaluation& evaluation, const MicroBatch& batch) {
+  feed(*evaluation.plan, evaluation.module, 0, 1, batch);
   const double scale = loss_scale_of(std::span(&batch, 1)) / static_cast<double>(options_.ranks.ranks());
   evaluation.plan->write_doubles(*stream_, evaluation.module.step_values, step_values(0, 0, scale));
   run_serially(*evaluation.plan, *stream_);
-  return evaluation.plan->read(*stream_, evaluation.module.loss)[0];
+  StepResult result;
+  result.loss = evaluation.plan->read(*stream_, evaluation.module.loss)[0];
+  result.mtp_losses = read_mtp_losses(*evaluation.plan, evaluation.module);
+  return result;
 }
 
-double Session::evaluate(const MicroBatch& batch) {
+double Session::evaluate(const MicroBatch& batch) { return evaluate_losses(batch).loss; }
+
+StepResult Session::evaluate_losses(const MicroBatch& batch) {
   return evaluate_on(evaluation(options_.batch, options_.length, false), batch);
 }
 
@@ -262,6 +293,8 @@ std::int64_t Session::measure_library_bytes() {
   train_->write_ints(*stream_, module_.tokens, 0, zeros);
   train_->write_ints(*stream_, module_.labels, 0, zeros);
   train_->write_doubles(*stream_, module_.step_values, step_values(0, 0, 1));
+  if (!module_.mtp_losses.empty())
+    train_->write_doubles(*stream_, module_.mtp_scales, std::vector<double>(module_.mtp_losses.size(), 1.0), 0);
   const Plan& plan = train_->plan();
   for (std::size_t i = 0; i < plan.nodes.size(); ++i)
     if (plan.nodes[i].micro_batch == 0) train_->run_node(NodeId(static_cast<std::int64_t>(i)), *stream_);

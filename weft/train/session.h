@@ -46,9 +46,10 @@ struct SessionOptions {
 ModuleOptions module_options(const SessionOptions& options);  // of the training shape
 
 struct StepResult {
-  double loss = 0;           // mean over the step's tokens
-  double gradient_norm = 0;  // before clipping
-  bool finite = true;        // false: weights were left as they were
+  double loss = 0;                      // mean over the step's tokens
+  std::vector<double> mtp_losses = {};  // of each depth, the mean over the tokens that it predicts
+  double gradient_norm = 0;             // before clipping
+  bool finite = true;                   // false: weights were left as they were
 };
 
 class Session {
@@ -71,6 +72,7 @@ class Session {
   StepResult gradients(std::span<const MicroBatch> batches);
   // Mean loss of one batch of the training shape; nothing is kept.
   double evaluate(const MicroBatch& batch);
+  StepResult evaluate_losses(const MicroBatch& batch);  // with those of the MTP depths
   // Logits [tokens, embedding rows] of one sequence of any length up to `length`, as doubles.
   std::vector<double> logits(std::span<const std::int32_t> tokens);
   // The same for a whole batch of the training shape: [batch * length, embedding rows].
@@ -100,9 +102,12 @@ class Session {
   std::unique_ptr<PreparedPlan> prepare(const Module& module, const PlanOptions& options);
   void run_training_plan();
   Evaluation& evaluation(std::int64_t batch, std::int64_t length, bool keep_logits);
-  void feed(const PreparedPlan& plan, const Module& module, int micro_batch, const MicroBatch& batch);
+  void feed(const PreparedPlan& plan, const Module& module, int micro_batch, int micro_batches,
+            const MicroBatch& batch);
+  double mtp_factor(const Module& module) const;  // of one depth's mean loss in the sum that is trained
+  std::vector<double> read_mtp_losses(const PreparedPlan& plan, const Module& module);
   std::vector<double> step_values(double learning_rate, double decay, double loss_scale) const;
-  double evaluate_on(Evaluation& evaluation, const MicroBatch& batch);
+  StepResult evaluate_on(Evaluation& evaluation, const MicroBatch& batch);
 
   Device& device_;
   SessionOptions options_;

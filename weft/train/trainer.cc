@@ -173,17 +173,25 @@ void Loop::log(std::int64_t iteration, const StepResult& result, double rate, do
 
 void Loop::write_metrics(std::int64_t iteration, const StepResult& result, double rate, double seconds) {
   const double tokens = static_cast<double>(options_.batch.global_batch_size * options_.batch.seq_length) / seconds;
-  if (metrics_)
-    metrics_->write({{"iteration", iteration},
-                     {"loss", result.loss},
-                     {"grad_norm", result.gradient_norm},
-                     {"learning_rate", rate},
-                     {"step_seconds", seconds},
-                     {"tokens_per_second", tokens},
-                     {"gflops", flops_ / seconds * 1e-9},
-                     {"consumed_samples", consumed_}});
+  // "mtp_1_loss", ...
+  std::vector<std::string> mtp_names;
+  for (std::size_t d = 1; d <= result.mtp_losses.size(); ++d) mtp_names.push_back(fmt::format("mtp_{}_loss", d));
+  if (metrics_) {
+    std::vector<Metric> line = {{"iteration", iteration},
+                                {"loss", result.loss},
+                                {"grad_norm", result.gradient_norm},
+                                {"learning_rate", rate},
+                                {"step_seconds", seconds},
+                                {"tokens_per_second", tokens},
+                                {"gflops", flops_ / seconds * 1e-9},
+                                {"consumed_samples", consumed_}};
+    for (std::size_t d = 0; d < mtp_names.size(); ++d) line.push_back({mtp_names[d], result.mtp_losses[d]});
+    metrics_->write(line);
+  }
   if (tensorboard_) {
     tensorboard_->scalar("lm loss", iteration, result.loss);
+    for (std::size_t d = 0; d < mtp_names.size(); ++d)
+      tensorboard_->scalar(fmt::format("mtp_{} loss", d + 1), iteration, result.mtp_losses[d]);
     tensorboard_->scalar("grad-norm", iteration, result.gradient_norm);
     tensorboard_->scalar("learning-rate", iteration, rate);
     tensorboard_->scalar("iteration-time", iteration, seconds);
@@ -252,7 +260,13 @@ void Loop::finish() {
 }  // namespace
 
 ModelConfig run_config(const TrainOptions& o) {
-  if (!o.model.hf.empty()) return read_hugging_face_config(o.model.hf).config;
+  if (!o.model.hf.empty()) {
+    // Without weights (to plan and check) the config alone says what the model is.
+    ModelConfig config =
+        (has_safetensors(o.model.hf) ? read_hugging_face(o.model.hf) : read_hugging_face_config(o.model.hf)).config;
+    config.mtp_loss_factor = o.model.mtp_loss_scaling_factor;
+    return config;
+  }
   return model_config(o);
 }
 

@@ -52,10 +52,15 @@ OperationCost cost_of(const GroupedMatmul& x) {
 
 OperationCost cost_of(const ColumnSum& x) { return pass(1, x.x, x.y); }
 OperationCost cost_of(const GroupedColumnSum& x) { return pass(1, x.x, x.y); }
+OperationCost cost_of(const GroupedBias& x) { return pass(2, x.y, x.y, x.bias, x.scale); }
+OperationCost cost_of(const GroupedBiasGradient& x) { return pass(2, x.dy, x.dbias, x.scale); }
+OperationCost cost_of(const GroupedBiasScaleGradient& x) { return pass(2, x.dy, x.bias, x.dscale, x.dscale); }
 OperationCost cost_of(const RmsNorm& x) { return pass(4, x.x, x.y, x.weight, x.inverse); }
 OperationCost cost_of(const RmsNormBackward& x) { return pass(8, x.x, x.dy, x.dx, x.residual, x.weight); }
 OperationCost cost_of(const RmsNormWeightGradient& x) { return pass(3, x.x, x.dy, x.dweight); }
 OperationCost cost_of(const Rotary& x) { return pass(3, x.x, x.y, x.cosine, x.sine); }
+OperationCost cost_of(const LatentHeads& x) { return pass(3, x.q, x.q, x.k, x.own, x.shared); }
+OperationCost cost_of(const LatentHeadsBackward& x) { return pass(4, x.dq, x.dq, x.dk, x.down, x.dshared); }
 OperationCost cost_of(const Attention& x) { return {attention_flops(x), bytes_of(x.q, x.k, x.v, x.out, x.lse)}; }
 OperationCost cost_of(const AttentionBackward& x) {
   const Attention& f = x.forward;
@@ -77,6 +82,7 @@ OperationCost cost_of(const Embedding& x) { return {0, 2 * bytes(x.y)}; }
 OperationCost cost_of(const EmbeddingGradient& x) {
   return {elements(x.dy), 2 * bytes(x.dy) + (x.store == Store::write ? bytes(x.dweight) : bytes(x.dy))};
 }
+OperationCost cost_of(const Shift& x) { return pass(0, x.x, x.y); }
 OperationCost cost_of(const CrossEntropy& x) { return pass(6, x.logits, x.dlogits); }
 OperationCost cost_of(const Add& x) { return pass(1, x.y, x.a, x.b); }
 OperationCost cost_of(const Cast& x) { return pass(0, x.x, x.y); }

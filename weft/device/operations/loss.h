@@ -18,6 +18,15 @@ struct EmbeddingGradient {
   Store store = Store::write;
 };
 
+// y[t] = x[t + by] where both stand in one sequence of `length` (boundaries i32 [T], the token index at which the token's
+// document begins: in one document), else fill; i32 [T]. y is not x's memory.
+struct Shift {
+  Tensor x, y, boundaries;
+  std::int64_t by = 1;
+  std::int32_t fill = 0;
+  std::int64_t length = 0;
+};
+
 // For S rows of logits (f32 or f64) over the first `vocabulary` columns, labels i32 [S] (negative: not counted):
 //   loss [1] (acc) (+)= scale[0] * sum of -log softmax(logits)[label]
 //   dlogits [S, V] = scale[0] * (softmax - one_hot); zero for padding columns and uncounted rows; absent: loss only.

@@ -54,4 +54,22 @@ struct GroupedColumnSum {
   Store store = Store::write;
 };
 
+// A bias [G, n] on rows that carry a weight (a router's), for every row r of every group g; scale: acc [R]:
+//   y[r] += scale[r] bias[g]
+struct GroupedBias {
+  Tensor y, bias, scale;
+  Groups groups;
+};
+// dbias[g] (+)= sum over the group's rows, in order, of scale[r] dy[r].
+struct GroupedBiasGradient {
+  Tensor dy, scale, dbias;
+  Groups groups;
+  Store store = Store::write;
+};
+// dscale[r] += sum over n of dy[r] bias[g]; dscale: acc [R].
+struct GroupedBiasScaleGradient {
+  Tensor dy, bias, dscale;
+  Groups groups;
+};
+
 }  // namespace weft

@@ -2,6 +2,7 @@
 //
 // T tokens, H hidden, hq query and hk key/value heads of d. In the packed matrix qkv [T, (hq + 2 hk) d] queries come
 // first, then keys, then values. Without query/key norms it is turned in place; with them the raw one is kept beside.
+// Sinks [hq] are one more logit a head, without a value.
 #include <cmath>
 
 #include "weft/device/operations.h"
@@ -13,8 +14,8 @@ namespace {
 
 struct Values {
   ValueId x, y, xn, inverse, raw, qkv, q_inverse, k_inverse, context, lse;
-  ValueId dqkv, dcontext, dxn, delta;
-  ParameterValues norm, w_qkv, b_qkv, w_out, b_out, q_norm, k_norm;
+  ValueId dqkv, dcontext, dxn, delta, dsinks;
+  ParameterValues norm, w_qkv, b_qkv, w_out, b_out, q_norm, k_norm, sinks;
   RotaryTables rope;
 };
 
@@ -46,7 +47,7 @@ void turn(const Run& r, const Values& v, const Sizes& s, const RopeSpec& rope, c
   }
 }
 
-Attention attention_of(const Run& r, const Values& v, const Sizes& s, std::int64_t window) {
+Attention attention_of(const Run& r, const Values& v, const Sizes& s, const AttentionSpec& spec) {
   const Tensor packed = r[v.qkv];
   Attention a;
   a.q = s.q(packed);
@@ -58,7 +59,8 @@ Attention attention_of(const Run& r, const Values& v, const Sizes& s, std::int64
   a.heads = s.hq;
   a.kv_heads = s.hk;
   a.dim = a.value_dim = s.d;
-  a.window = window;
+  if (spec.sinks) a.sinks = r[v.sinks.value];
+  a.window = spec.window;
   a.scale = s.scale;
   return a;
 }
@@ -95,6 +97,7 @@ ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x) {
   }
   v.w_out = b.parameter("output_weight", {H, s.q_width()}, {b.part(Role::output, {H, s.q_width()}, b.residual_init())});
   if (spec.output_bias) v.b_out = b.parameter("output_bias", {H}, {b.part(Role::output_bias, {H}, zero)});
+  if (spec.sinks) v.sinks = b.parameter("sinks", {s.hq}, {b.part(Role::sinks, {s.hq}, zero)});
   if (spec.rope.enabled) v.rope = add_rotary_tables(b, spec.rope, s.d);
 
   v.xn = b.activation("xn", compute, {T, H});
@@ -112,6 +115,7 @@ ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x) {
   v.dcontext = b.scratch("d(context)", compute, {T, s.q_width()});
   v.dxn = b.scratch("d(xn)", compute, {T, H});
   v.delta = b.scratch("delta", acc, {s.hq, T});
+  if (spec.sinks) v.dsinks = b.scratch("d(sinks)", acc, {s.hq});
   const ValueId dx = b.gradient_of(x), dy = b.gradient_of(v.y);
 
   Piece& p = b.piece("mix");
@@ -131,6 +135,7 @@ ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x) {
             {v.y, Access::write}};
   if (spec.qkv_bias) f.uses.push_back({v.b_qkv.value});
   if (spec.output_bias) f.uses.push_back({v.b_out.value});
+  if (spec.sinks) f.uses.push_back({v.sinks.value});
   if (spec.qk_norm)
     for (const ValueUse& use : {ValueUse{v.q_norm.value}, ValueUse{v.k_norm.value}, ValueUse{v.raw, Access::write},
                                 ValueUse{v.q_inverse, Access::write}, ValueUse{v.k_inverse, Access::write}})
@@ -148,7 +153,7 @@ ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x) {
       r.ops().cast(r.stream(), {s.v(raw), s.v(qkv)});
     }
     turn(r, v, s, spec.rope, qkv, false);
-    r.ops().attention(r.stream(), attention_of(r, v, s, spec.window));
+    r.ops().attention(r.stream(), attention_of(r, v, s, spec));
     Matmul out{r[v.context], r[v.w_out.value], r[v.y], Transposed::no, Transposed::yes};
     out.residual = r[v.x];
     if (spec.output_bias) out.bias = r[v.b_out.value];
@@ -172,6 +177,8 @@ ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x) {
             {dx, Access::write},
             {v.norm.gradient, Access::add}};
   if (spec.rope.enabled) g.uses.insert(g.uses.end(), {{v.rope.cosine}, {v.rope.sine}});
+  if (spec.sinks)
+    g.uses.insert(g.uses.end(), {{v.sinks.value}, {v.dsinks, Access::write}, {v.sinks.gradient, Access::add}});
   if (spec.qk_norm)
     for (const ValueUse& use :
          {ValueUse{v.q_norm.value}, ValueUse{v.k_norm.value}, ValueUse{v.raw}, ValueUse{v.q_inverse},
@@ -180,9 +187,12 @@ ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x) {
   g.run = [=](const Run& r) {
     r.ops().matmul(r.stream(), {r[dy], r[v.w_out.value], r[v.dcontext]});
     const Tensor dqkv = r[v.dqkv];
-    AttentionBackward backward{attention_of(r, v, s, spec.window), r[v.dcontext], s.q(dqkv), s.k(dqkv), s.v(dqkv)};
+    AttentionBackward backward{attention_of(r, v, s, spec), r[v.dcontext], s.q(dqkv), s.k(dqkv), s.v(dqkv)};
     backward.scratch = r[v.delta];
+    if (spec.sinks) backward.dsinks = r[v.dsinks];
     r.ops().attention_backward(r.stream(), backward);
+    if (spec.sinks)
+      r.ops().column_sum(r.stream(), {r[v.dsinks].reshape({1, s.hq}), r[v.sinks.gradient], r.store(v.sinks.gradient)});
     turn(r, v, s, spec.rope, dqkv, true);
     if (spec.qk_norm) {
       const Tensor raw = r[v.raw];

@@ -12,15 +12,26 @@ void add_expert_mlp(ModuleBuilder& b, const ExpertsSpec& spec, const ExpertRows&
   const DType compute = b.compute();
   const ActivationSpec act = spec.activation;
 
-  std::vector<ParameterPart> up_parts, down_parts;
+  const bool bias = spec.bias;
+  const Init zero{Init::Kind::constant, 0};
+
+  std::vector<ParameterPart> up_parts, down_parts, up_bias_parts, down_bias_parts;
   for (std::int64_t i = 0; i < E; ++i) {
     const int e = static_cast<int>(v.first_expert + i);
     if (gated) up_parts.push_back(b.part(Role::gate, {F, H}, b.matrix_init(), e));
     up_parts.push_back(b.part(Role::up, {F, H}, b.matrix_init(), e));
     down_parts.push_back(b.part(Role::down, {H, F}, b.residual_init(), e));
+    if (gated) up_bias_parts.push_back(b.part(Role::gate_bias, {F}, zero, e));
+    up_bias_parts.push_back(b.part(Role::up_bias, {F}, zero, e));
+    down_bias_parts.push_back(b.part(Role::down_bias, {H}, zero, e));
   }
   const ParameterValues w1 = b.parameter("up_weight", {E, width, H}, up_parts);
   const ParameterValues w2 = b.parameter("down_weight", {E, H, F}, down_parts);
+  ParameterValues b1, b2;
+  if (bias) {
+    b1 = b.parameter("up_bias", {E, width}, up_bias_parts);
+    b2 = b.parameter("down_bias", {E, H}, down_bias_parts);
+  }
 
   const ValueId h = b.activation("h", compute, {R, width});
   const ValueId a = b.activation("a", compute, {R, F});
@@ -32,11 +43,16 @@ void add_expert_mlp(ModuleBuilder& b, const ExpertsSpec& spec, const ExpertRows&
   Piece& p = b.piece("experts");
   p.forward.uses = {{v.rows},   {v.row_weights}, {v.counts},         {v.offsets},        {v.in_use},
                     {w1.value}, {w2.value},      {h, Access::write}, {a, Access::write}, {v.out, Access::write}};
+  if (bias) p.forward.uses.insert(p.forward.uses.end(), {{b1.value}, {b2.value}});
   p.forward.run = [=](const Run& r) {
     using Mode = GroupedMatmul::Mode;
-    r.ops().grouped_matmul(r.stream(), {Mode::forward, r[v.rows], r[w1.value], r[h], v.groups(r)});
+    GroupedMatmul up{Mode::forward, r[v.rows], r[w1.value], r[h], v.groups(r)};
+    if (bias) up.bias = r[b1.value];
+    r.ops().grouped_matmul(r.stream(), up);
     r.ops().activation(r.stream(), {act, r[h], r[a], r[v.row_weights], r[v.in_use]});
     r.ops().grouped_matmul(r.stream(), {Mode::forward, r[a], r[w2.value], r[v.out], v.groups(r)});
+    // The row's weight is in `a` already; the second bias needs it too.
+    if (bias) r.ops().grouped_bias(r.stream(), {r[v.out], r[b2.value], r[v.row_weights], v.groups(r)});
   };
 
   p.backward.uses = {{v.dout},
@@ -51,16 +67,21 @@ void add_expert_mlp(ModuleBuilder& b, const ExpertsSpec& spec, const ExpertRows&
                      {dh, Access::write},
                      {v.drows, Access::write},
                      {v.drow_weights, Access::write}};
+  if (bias) p.backward.uses.push_back({b2.value});
   p.backward.run = [=](const Run& r) {
     using Mode = GroupedMatmul::Mode;
     r.ops().grouped_matmul(r.stream(), {Mode::input_gradient, r[da], r[w2.value], r[v.dout], v.groups(r)});
     r.ops().activation_backward(r.stream(),
                                 {act, r[h], r[v.row_weights], r[da], r[dh], r[v.drow_weights], r[v.in_use]});
+    if (bias) r.ops().grouped_bias_scale_gradient(r.stream(), {r[v.dout], r[b2.value], r[v.drow_weights], v.groups(r)});
     r.ops().grouped_matmul(r.stream(), {Mode::input_gradient, r[v.drows], r[w1.value], r[dh], v.groups(r)});
   };
 
   p.weight_gradient.uses = {
       {v.dout}, {a}, {dh}, {v.rows}, {v.counts}, {v.offsets}, {w2.gradient, Access::add}, {w1.gradient, Access::add}};
+  if (bias)
+    p.weight_gradient.uses.insert(p.weight_gradient.uses.end(),
+                                  {{v.row_weights}, {b2.gradient, Access::add}, {b1.gradient, Access::add}});
   p.weight_gradient.run = [=](const Run& r) {
     const auto gradient = [&](ValueId x, ParameterValues w, ValueId dy) {
       r.ops().grouped_matmul(r.stream(), {GroupedMatmul::Mode::weight_gradient, r[x], r[w.gradient], r[dy], v.groups(r),
@@ -68,6 +89,10 @@ void add_expert_mlp(ModuleBuilder& b, const ExpertsSpec& spec, const ExpertRows&
     };
     gradient(a, w2, v.dout);
     gradient(v.rows, w1, dh);
+    if (!bias) return;
+    r.ops().grouped_bias_gradient(r.stream(),
+                                  {r[v.dout], r[v.row_weights], r[b2.gradient], v.groups(r), r.store(b2.gradient)});
+    r.ops().grouped_column_sum(r.stream(), {r[dh], r[b1.gradient], v.groups(r), r.store(b1.gradient)});
   };
 }
 

@@ -28,6 +28,16 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
   const ParameterValues w = b.parameter("router_weight", {E, H}, {b.part(Role::router, {E, H}, b.matrix_init())});
   b.tensor(w).accumulate_dtype = true;
   b.module().values[w.value.index()].dtype = acc;
+  ParameterValues bias;  // of the logits
+  if (spec.router_bias) {
+    bias = b.parameter("router_bias", {E}, {b.part(Role::router_bias, {E}, {Init::Kind::constant, 0})});
+    b.tensor(bias).accumulate_dtype = true;
+    b.module().values[bias.value.index()].dtype = acc;
+  }
+  const bool biased = spec.router_bias;
+  ValueId choice_bias;
+  if (spec.expert_bias)
+    choice_bias = b.frozen_parameter("expert_bias", {E}, {b.part(Role::expert_bias, {E}, {Init::Kind::constant, 0})});
 
   v.xn = b.activation("xn", compute, {T, H});
   const ValueId inverse = b.activation("inverse", acc, {T});
@@ -58,10 +68,15 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
   for (ValueId out : {v.xn, inverse, logits, scores, weights, indices, v.counts, v.offsets, v.row_of_slot,
                       v.slot_of_row, v.in_use, v.rows, v.row_weights})
     p.forward.uses.push_back({out, Access::write});
+  if (biased) p.forward.uses.push_back({bias.value});
+  if (choice_bias.valid()) p.forward.uses.push_back({choice_bias});
   p.forward.run = [=](const Run& r) {
     r.ops().rms_norm(r.stream(), {r[x], r[norm.value], r[v.xn], r[inverse], 1, eps, zero_centred});
-    r.ops().matmul(r.stream(), {r[v.xn], r[w.value], r[logits], Transposed::no, Transposed::yes});
-    r.ops().router(r.stream(), {router, r[logits], {}, r[scores], r[weights], r[indices]});
+    Matmul product{r[v.xn], r[w.value], r[logits], Transposed::no, Transposed::yes};
+    if (biased) product.bias = r[bias.value];
+    r.ops().matmul(r.stream(), product);
+    const Tensor correction = choice_bias.valid() ? r[choice_bias] : Tensor{};
+    r.ops().router(r.stream(), {router, r[logits], correction, r[scores], r[weights], r[indices]});
     r.ops().route_rows(r.stream(), {r[indices], r[v.counts], r[v.offsets], r[v.row_of_slot], r[v.slot_of_row],
                                     r[v.in_use], alignment});
     r.ops().gather_rows(r.stream(), {r[v.xn], r[v.slot_of_row], r[v.rows], r[v.in_use], k});
@@ -101,7 +116,10 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
   p.weight_gradient = {{{dlogits}, {v.xn}, {w.gradient, Access::add}}, [=](const Run& r) {
                          r.ops().matmul(r.stream(), {r[dlogits], r[v.xn], r[w.gradient], Transposed::yes,
                                                      Transposed::no, r.store(w.gradient)});
+                         if (biased)
+                           r.ops().column_sum(r.stream(), {r[dlogits], r[bias.gradient], r.store(bias.gradient)});
                        }};
+  if (biased) p.weight_gradient.uses.push_back({bias.gradient, Access::add});
 }
 
 }  // namespace weft

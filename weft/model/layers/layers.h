@@ -6,13 +6,16 @@
 
 namespace weft {
 
-ValueId add_embedding(ModuleBuilder& b);                                        // embedding.cc
-ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x);  // `*`  attention.cc
-ValueId add_mlp(ModuleBuilder& b, const MlpSpec& spec, ValueId x);              // `-`  mlp.cc
-ValueId add_experts(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x);      // `E`  experts.cc
-ValueId add_final_norm(ModuleBuilder& b, ValueId x);                            // head.cc
-// Cross entropy of the next token; embedding: its weight, where it is tied to the head.
-void add_head(ModuleBuilder& b, ValueId x, ParameterValues weight);  // head.cc
+ValueId add_embedding(ModuleBuilder& b);                                                     // embedding.cc
+ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x);               // `*`  attention.cc
+ValueId add_latent_attention(ModuleBuilder& b, const LatentAttentionSpec& spec, ValueId x);  // `+`  latent_attention.cc
+ValueId add_mlp(ModuleBuilder& b, const MlpSpec& spec, ValueId x);                           // `-`  mlp.cc
+ValueId add_experts(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x);                   // `E`  experts.cc
+ValueId add_final_norm(ModuleBuilder& b, ValueId x, int depth = 0);                          // head.cc
+// Cross entropy of the next token, or of the one `depth` further on.
+void add_head(ModuleBuilder& b, ValueId x, ParameterValues weight, int depth = 0);  // head.cc
+// What goes into MTP depth `depth`; h: hidden state of the depth before, after its final norm.
+ValueId add_mtp_input(ModuleBuilder& b, int depth, ValueId h, ParameterValues embedding);  // mtp.cc
 
 // cosine and sine of every position's angles, [length, width / 2], by the formulas of docs/numerics.md
 struct RotaryTables {

@@ -44,7 +44,7 @@ class Expansion {
     for (const Value& v : module.values)
       plan_.values.push_back({v.name, storage_of(v.kind), v.dtype, v.shape,
                               v.shape.elements() * static_cast<std::int64_t>(size_of(v.dtype)), v.tensor,
-                              v.summed_over_ranks});
+                              v.summed_over_ranks, v.read_by_host});
     for (const auto* list : {&module.pieces, &module.updates})
       for (const Piece& piece : *list)
         plan_.pieces.push_back(

@@ -117,4 +117,28 @@ void embedding_gradient(Stream& stream, const EmbeddingGradient& op) {
   });
 }
 
+void shift(Stream& stream, const Shift& op) {
+  constexpr const char* name = "shift";
+  const std::int64_t tokens = op.x.shape.elements();
+  require(op.x.dtype == DType::i32 && op.y.dtype == DType::i32 && op.y.shape.elements() == tokens, name,
+          "x and y are not i32 [T]");
+  require(op.by >= 0, name, "it shifts towards the beginning only");
+  const std::int32_t* boundaries = optional<std::int32_t>(op.boundaries);
+  if (boundaries != nullptr)
+    require(op.boundaries.dtype == DType::i32 && op.boundaries.shape.elements() == tokens, name,
+            "boundaries is not i32 [T]");
+  else
+    require(op.length > 0 && tokens % op.length == 0, name, "T is not a multiple of length");
+  const std::int32_t* x = op.x.as<std::int32_t>();
+  std::int32_t* y = op.y.as<std::int32_t>();
+  split_elements(stream, tokens, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) {
+      const std::int64_t from = t + op.by;
+      const bool together = from < tokens && (boundaries != nullptr ? boundaries[from] == boundaries[t]
+                                                                    : from / op.length == t / op.length);
+      y[t] = together ? x[from] : op.fill;
+    }
+  });
+}
+
 }  // namespace weft::WEFT_ISA

@@ -1,0 +1,136 @@
+#include <array>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "weft/checkpoint/hf_family.h"
+
+namespace weft {
+namespace {
+
+constexpr std::array<NameRule, 13> deepseek_names = {{
+    {Symbol::latent_attention, "input_layernorm.weight", Role::norm},
+    {Symbol::latent_attention, "self_attn.q_proj.weight", Role::q},
+    {Symbol::latent_attention, "self_attn.q_a_proj.weight", Role::q_down},
+    {Symbol::latent_attention, "self_attn.q_a_layernorm.weight", Role::q_latent_norm},
+    {Symbol::latent_attention, "self_attn.q_b_proj.weight", Role::q_up},
+    {Symbol::latent_attention, "self_attn.kv_a_proj_with_mqa.weight", Role::kv_down},
+    {Symbol::latent_attention, "self_attn.kv_a_layernorm.weight", Role::kv_latent_norm},
+    {Symbol::latent_attention, "self_attn.kv_b_proj.weight", Role::k_up, Role::v_up},
+    {Symbol::latent_attention, "self_attn.o_proj.weight", Role::output},
+    {Symbol::experts, "mlp.gate.e_score_correction_bias", Role::expert_bias},
+    {Symbol::experts, "mlp.shared_experts.gate_proj.weight", Role::shared_gate},
+    {Symbol::experts, "mlp.shared_experts.up_proj.weight", Role::shared_up},
+    {Symbol::experts, "mlp.shared_experts.down_proj.weight", Role::shared_down},
+}};
+
+constexpr std::array<NameRule, 6> mtp_names = {{
+    {{}, "enorm.weight", Role::mtp_embedding_norm},
+    {{}, "hnorm.weight", Role::mtp_hidden_norm},
+    {{}, "eh_proj.weight", Role::mtp_projection},
+    {{}, "shared_head.norm.weight", Role::final_norm},
+    {{}, "embed_tokens.weight", Role::embedding},
+    {{}, "shared_head.head.weight", Role::head},
+}};
+
+std::int64_t read_mtp_depths(const ConfigReader& config) { return config.integer_or("num_nextn_predict_layers", 0, 0); }
+
+LatentAttentionSpec read_latent_attention(const ConfigReader& config) {
+  LatentAttentionSpec spec;
+  spec.heads = config.integer("num_attention_heads");
+  if (config.integer_or("num_key_value_heads", spec.heads) != spec.heads)
+    config.refuse("num_key_value_heads", "in multi-latent attention every head has its own keys and values");
+  spec.q_rank = config.mentions("q_lora_rank") ? config.integer_or("q_lora_rank", 0) : 1536;
+  spec.kv_rank = config.integer_or("kv_lora_rank", 512);
+  spec.head_dim = config.integer_or("qk_nope_head_dim", 128);
+  spec.rotary_dim = config.integer_or("qk_rope_head_dim", 64);
+  spec.value_dim = config.integer_or("v_head_dim", 128);
+  if (spec.rotary_dim % 2 != 0) config.refuse("qk_rope_head_dim", "elements are rotated in pairs");
+  if (config.integer_or("qk_head_dim", spec.head_dim + spec.rotary_dim) != spec.head_dim + spec.rotary_dim)
+    config.refuse("qk_head_dim", "it is qk_nope_head_dim + qk_rope_head_dim");
+  if (config.flag_or("attention_bias", false))
+    config.refuse("attention_bias", "multi-latent attention is done without biases");
+  spec.norm_epsilon = 1e-6;  // of the latents, whatever rms_norm_eps says
+  spec.rope = read_rope(config, 10'000);
+  spec.rope.style = config.flag_or("rope_interleave", true) ? RotaryStyle::interleaved : RotaryStyle::half_split;
+  spec.scale = 1 / std::sqrt(static_cast<double>(spec.head_dim + spec.rotary_dim));
+  if (spec.rope.scaling != RopeSpec::Scaling::none) {
+    const ConfigReader rope = config.object(config.has("rope_scaling") ? "rope_scaling" : "rope_parameters");
+    const double all = rope.number_or("mscale_all_dim", 0);
+    // Hugging Face looks at the factor whatever the kind of scaling.
+    const double factor = spec.rope.factor;
+    const double mscale = all == 0 || factor <= 1 ? 1 : 0.1 * all * std::log(factor) + 1;
+    spec.scale *= mscale * mscale;
+  }
+  return spec;
+}
+
+ExpertsSpec read_deepseek_experts(const ConfigReader& config) {
+  ExpertsSpec experts;
+  experts.experts = config.integer("n_routed_experts", 1, 1 << 20);
+  experts.ffn = config.integer("moe_intermediate_size");
+  experts.shared_ffn = config.integer_or("n_shared_experts", 0, 0) * experts.ffn;
+  experts.activation = read_gated_activation(config);
+  experts.expert_bias = true;
+  RouterSpec& router = experts.router;
+  router.score = RouterSpec::Score::sigmoid;
+  router.choose_first = false;
+  router.normalise = config.flag_or("norm_topk_prob", true);
+  router.scaling = config.number_or("routed_scaling_factor", 2.5);
+  router.k = config.integer("num_experts_per_tok");
+  router.groups = config.integer_or("n_group", 8);
+  router.keep_groups = config.integer_or("topk_group", 4);
+  router.group_best = 2;  // whatever k is
+  if (experts.experts % router.groups != 0)
+    config.refuse("n_group", fmt::format("it must divide the {} experts", experts.experts));
+  const std::int64_t size = experts.experts / router.groups;
+  if (router.keep_groups > router.groups || router.k > router.keep_groups * size)
+    config.refuse("topk_group", fmt::format("{} groups of {} experts cannot give the {} to choose", router.keep_groups,
+                                            size, router.k));
+  if (router.groups > 1 && size < router.group_best)
+    config.refuse("n_group", "a group's score is the sum of its two best, so it needs two experts");
+  for (const auto& [key, only] : {std::pair("scoring_func", "sigmoid"), std::pair("topk_method", "noaux_tc")})
+    if (config.text_or(key, only) != only) config.refuse(key, fmt::format("this family is done with \"{}\"", only));
+  return experts;
+}
+
+// The first layers are dense.
+std::string read_pattern(const ConfigReader& config, std::string_view attention) {
+  const std::int64_t layers = read_layers(config), dense = config.integer_or("first_k_dense_replace", 3, 0);
+  if (config.integer_or("moe_layer_freq", 1) != 1)
+    config.refuse("moe_layer_freq", "every layer behind the first_k_dense_replace dense ones has experts");
+  std::string pattern;
+  for (std::int64_t layer = 0; layer < layers; ++layer)
+    pattern += fmt::format("[{}{}]", attention, layer < dense ? '-' : 'E');
+  return pattern;
+}
+
+ModelConfig read_deepseek(const ConfigReader& config, std::string_view attention) {
+  ModelConfig model = read_model_sizes(config, 1e-6);
+  model.pattern = read_pattern(config, attention);
+  model.latent_attention = read_latent_attention(config);
+  if (model.pattern.find('-') != std::string::npos) {
+    model.mlp.ffn = config.integer("intermediate_size");
+    model.mlp.activation = read_gated_activation(config);
+  }
+  if (model.pattern.find('E') != std::string::npos) model.experts = read_deepseek_experts(config);
+  return model;
+}
+
+ModelConfig read_deepseek_v3(const ConfigReader& config) { return read_deepseek(config, "+"); }
+
+}  // namespace
+
+HuggingFaceFamily deepseek_v3_family() {
+  return {.name = "deepseek_v3",
+          .config = read_deepseek_v3,
+          .layer_prefix = "model.layers.{L}.",
+          .names = {transformer_names(), deepseek_names, gated_mlp_names()},
+          .spellings = {separate_experts_names(), fused_experts_names()},
+          .ignored = {".rotary_emb.inv_freq"},
+          .mtp_names = mtp_names,
+          .mtp_part = "[+E]",
+          .mtp_depths = read_mtp_depths};
+}
+
+}  // namespace weft

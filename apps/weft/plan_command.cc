@@ -38,14 +38,12 @@ PaperPlan plan_on_paper(const TrainOptions& options) {
   PaperPlan paper;
   paper.config = run_config(options);
   const SessionOptions s = session_options(options, paper.config);
-  paper.module = build_module(paper.config, module_options(s));
+  ModuleOptions shape = module_options(s);
+  shape.data_shards = options.layout.ranks;
+  paper.module = build_module(paper.config, shape);
   GradientLayout layout{options.layout.ranks, s.ranks.expert_ranks, options.layout.ranks / s.ranks.expert_ranks};
   add_updates(paper.module, s.precision, s.adam, layout);
-  PlanOptions plan;
-  plan.micro_batches = s.micro_batches;
-  plan.weave = s.ranks.weave;
-  plan.delay_weight_gradients = s.ranks.delay_weight_gradients;
-  paper.plan = build_plan(paper.module, plan);
+  paper.plan = build_plan(paper.module, plan_options(s));
   paper.plan.pattern = paper.config.pattern;
   price(paper.plan, paper.module, counting_pricer(paper.module));
   paper.memory = plan_memory(paper.plan);

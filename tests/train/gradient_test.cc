@@ -72,6 +72,15 @@ void check_gradients(const ModelConfig& config, int micro_batches = 1, std::int6
       values_of(part, values);
       if (part.identity == who) values[element] += delta;
     });
+    if (config.experts.balance.any_loss()) {
+      const StepResult r = session.gradients(batches);
+      const BalanceSpec& b = config.experts.balance;
+      const double coefficients[] = {b.aux_loss, b.sequence_aux_loss, b.global_aux_loss, b.z_loss};
+      double sum = r.loss;
+      for (std::size_t i = 0; i < r.router_losses.size(); ++i)
+        sum += coefficients[i] * r.router_losses[i] * session.module().router_layers;
+      return sum;
+    }
     double sum = 0;
     for (const MicroBatch& batch : batches) {
       const StepResult result = session.evaluate_losses(batch);
@@ -205,6 +214,36 @@ TEST(ModelGradients, shared_experts_and_squared_relu) {
   c.experts.shared_ffn = 6;
   c.experts.activation.kind = ActivationKind::squared_relu;
   check_gradients(c);
+}
+
+TEST(ModelGradients, router_losses) {
+  for (const bool sigmoid : {false, true})
+    for (const bool biased : {false, true}) {
+      if (biased && !sigmoid) continue;
+      ModelConfig c = tiny("E*E");
+      c.experts.router.score = sigmoid ? RouterSpec::Score::sigmoid : RouterSpec::Score::softmax;
+      c.experts.router.choose_first = false;
+      c.experts.expert_bias = biased;  // the choice is not that of the largest scores
+      c.experts.balance.aux_loss = 0.3;
+      c.experts.balance.sequence_aux_loss = 0.2;
+      c.experts.balance.global_aux_loss = 0.4;
+      c.experts.balance.z_loss = 0.1;
+      check_gradients(c, 3);
+    }
+}
+
+TEST(ModelGradients, experts_with_a_capacity) {
+  for (const bool pad : {false, true})
+    for (DropChoices::Policy policy : {DropChoices::Policy::probabilities, DropChoices::Policy::position}) {
+      ModelConfig c = tiny("E*E");
+      c.experts.router.choose_first = false;
+      c.experts.router.normalise = true;
+      c.experts.shared_ffn = 6;
+      c.experts.balance.capacity_factor = 0.7;
+      c.experts.balance.drop_policy = policy;
+      c.experts.balance.pad_to_capacity = pad;
+      check_gradients(c, 2);
+    }
 }
 
 TEST(ModelGradients, one_expert_all_chosen_one_token) {

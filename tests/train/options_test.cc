@@ -170,8 +170,9 @@ TEST(Options, ForeignFlagsThatAreRefused) {
             "--normalization LayerNorm: Weft has RMSNorm only; use --normalization RMSNorm or leave the flag out");
   EXPECT_EQ(error_of("--hidden-dropout 0.1"), "--hidden-dropout 0.1: Weft has no dropout; use 0 or leave the flag out");
   EXPECT_EQ(error_of("--attention-dropout x"), "--attention-dropout x: 'x' is not a number");
-  EXPECT_EQ(error_of("--position-embedding-type learned_absolute"),
-            "--position-embedding-type learned_absolute: Weft has no learned positions; choose one of rope, none");
+  EXPECT_EQ(
+      error_of("--position-embedding-type learned_absolute"),
+      "--position-embedding-type learned_absolute: Weft has no learned positions; choose one of rope, none, yarn");
   EXPECT_EQ(error_of("--fp16"), "--fp16: Weft does not train in fp16, whose range needs loss scaling; use --bf16");
   EXPECT_EQ(error_of("--optimizer sgd"),
             "--optimizer sgd: Weft has AdamW only; use --optimizer adam or leave the flag out");

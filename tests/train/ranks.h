@@ -12,7 +12,7 @@
 namespace weft {
 
 struct RankRun {
-  std::vector<double> losses, norms;
+  std::vector<double> losses, norms;  // losses: of the model, and of its routers behind it
   std::map<ParameterIdentity, std::vector<double>> weights;
 };
 
@@ -21,7 +21,8 @@ struct RankCase {
   DType dtype = DType::f64;
   int ranks = 1, expert_ranks = 1, micro_batches = 2, steps = 3;
   std::int64_t batch = 1, length = 6;
-  bool weave = false, delay = false, parallel = false;
+  bool weave = false, delay = false, parallel = false, early = false;
+  int block = 1;  // of the oracle: the number of data shards of the layout it is compared with
 };
 
 // Micro-batch m of shard r is sample m * shards + r of its step: the same tokens for every number of ranks.
@@ -38,41 +39,51 @@ inline MicroBatch batch_of(const RankCase& c, std::int64_t step, std::int64_t sa
   return b;
 }
 
+// What one rank computes; losses and norms are those of all.
+inline RankRun run_rank(const RankCase& c, World* world) {
+  RankRun result;
+  CpuDevice device;
+  SessionOptions o;
+  o.config = c.config;
+  o.precision.compute = c.dtype;
+  o.batch = c.batch;
+  o.length = c.length;
+  o.micro_batches = c.micro_batches;
+  o.block = c.block;
+  o.ranks.world = world;
+  o.ranks.expert_ranks = c.expert_ranks;
+  o.ranks.weave = c.weave;
+  o.ranks.delay_weight_gradients = c.delay;
+  o.ranks.early_attention_backward = c.early;
+  o.ranks.parallel = c.parallel;
+  Session session(device, o);
+  session.initialise_parameters(5);
+  const std::int64_t rank = o.ranks.rank(), ranks = o.ranks.ranks();
+  for (int step = 0; step < c.steps; ++step) {
+    std::vector<MicroBatch> batches;
+    for (int m = 0; m < c.micro_batches; ++m) batches.push_back(batch_of(c, step, m * ranks + rank));
+    const StepResult r = session.step(batches, 1e-2, 0.1);
+    result.losses.push_back(r.loss);
+    result.norms.push_back(r.gradient_norm);
+    result.losses.insert(result.losses.end(), r.router_losses.begin(), r.router_losses.end());
+  }
+  session.each_parameter([&](const ParameterPart& part, std::span<const double> values) {
+    result.weights[part.identity].assign(values.begin(), values.end());
+  });
+  return result;
+}
+
 inline RankRun run_ranks(const RankCase& c) {
+  if (c.ranks == 1) return run_rank(c, nullptr);
   RankRun result;
   std::mutex mutex;
-  const auto body = [&](World* world) {
-    CpuDevice device;
-    SessionOptions o;
-    o.config = c.config;
-    o.precision.compute = c.dtype;
-    o.batch = c.batch;
-    o.length = c.length;
-    o.micro_batches = c.micro_batches;
-    o.ranks = {world, c.expert_ranks, c.weave, c.delay, c.parallel};
-    Session session(device, o);
-    session.initialise_parameters(5);
-    const std::int64_t rank = o.ranks.rank(), ranks = o.ranks.ranks();
-    for (int step = 0; step < c.steps; ++step) {
-      std::vector<MicroBatch> batches;
-      for (int m = 0; m < c.micro_batches; ++m) batches.push_back(batch_of(c, step, m * ranks + rank));
-      const StepResult r = session.step(batches, 1e-2, 0.1);
-      if (rank == 0) {
-        result.losses.push_back(r.loss);
-        result.norms.push_back(r.gradient_norm);
-      }
-    }
+  LocalCluster cluster(c.ranks);
+  cluster.run([&](World& world) {
+    RankRun own = run_rank(c, &world);
     const std::lock_guard lock(mutex);
-    session.each_parameter([&](const ParameterPart& part, std::span<const double> values) {
-      result.weights[part.identity].assign(values.begin(), values.end());
-    });
-  };
-  if (c.ranks == 1) {
-    body(nullptr);
-  } else {
-    LocalCluster cluster(c.ranks);
-    cluster.run([&](World& world) { body(&world); });
-  }
+    own.weights.merge(result.weights);
+    result = std::move(own);
+  });
   return result;
 }
 

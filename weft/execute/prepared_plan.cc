@@ -114,8 +114,8 @@ void PreparedPlan::communicate(const Node& node, Stream& stream) const {
     Communicator& comm = groups_->get(plan_.groups[static_cast<std::size_t>(c.group)], node.lane);
     const Tensor send = tensor_of(c.send), receive = tensor_of(c.receive);
     if (c.kind == CollectiveKind::all_reduce) {
-      const Tensor part = send.slice_rows(c.first_row, send.rows() - c.first_row);
-      comm.all_reduce(stream, part, part, Reduction::sum);
+      const auto part = [&](const Tensor& all) { return all.slice_rows(c.first_row, all.rows() - c.first_row); };
+      comm.all_reduce(stream, part(send), part(receive), Reduction::sum);
       continue;
     }
     // Elements for and from each peer: even parts, or counts of rows that lie in device memory.

@@ -104,6 +104,37 @@ ParameterValues ModuleBuilder::norm_weight(const std::string& name, Role role, s
                    {part(role, {width}, {Init::Kind::constant, config_.zero_centred_norms ? 0.0 : 1.0})});
 }
 
+ValueId ModuleBuilder::running(std::string name, DType dtype, const Shape& shape) {
+  return value({place_.layer + "." + name, ValueKind::running, dtype, shape});
+}
+
+ValueId ModuleBuilder::before(ValueId running) {
+  const Value of = module_.value(running);
+  Value made{of.name + "_before", ValueKind::before, of.dtype, of.shape};
+  made.running = running;
+  made.initial = value({of.name + "_at_first", ValueKind::constant, of.dtype, of.shape});
+  module_.values[made.initial.index()].fill = [n = of.shape.elements()](double* out) { std::fill(out, out + n, 0.0); };
+  return value(std::move(made));
+}
+
+ValueId ModuleBuilder::router_losses() {
+  ++module_.router_layers;
+  if (!module_.router_losses.valid()) {
+    module_.router_losses = value({"router_losses", ValueKind::step, DType::f64, {router_loss_count}});
+    module_.values[module_.router_losses.index()].read_by_host = true;
+  }
+  return module_.router_losses;
+}
+
+ValueId ModuleBuilder::balance_parameter(ValueId parameter, double rate) {
+  const Value of = module_.value(parameter);
+  module_.parameters[of.tensor.index()].balance_rate = rate;
+  const ValueId counts =
+      value({"counts(" + of.name + ")", ValueKind::parameter_gradient, DType::f64, of.shape, of.tensor});
+  module_.gradient_values[of.tensor.index()] = counts;
+  return counts;
+}
+
 Piece& ModuleBuilder::piece(const std::string& name, Lane lane) {
   Piece piece;
   piece.place = place_;

@@ -47,6 +47,13 @@ class ModuleBuilder {
   ValueId gradient_of(ValueId activation);
   // The same name gives the same constant: layers share their tables.
   ValueId constant(const std::string& name, const Shape& shape, std::function<void(double*)> fill);
+  // A sum over the micro-batches of a step so far; the first of a block takes what was `before` it into its sum.
+  ValueId running(std::string name, DType dtype, const Shape& shape);
+  ValueId before(ValueId running);
+  ValueId router_losses();  // Module::router_losses, made at the first call; counts the layers
+  // Lets `rate` change a frozen parameter [E] once a step, by how often experts were chosen; returns the value of those
+  // counts, f64 [E], which stands in the place of its gradient.
+  ValueId balance_parameter(ValueId parameter, double rate);
   // Parts are given with role, expert and shape; offsets and the rest are filled in here.
   ParameterValues parameter(const std::string& name, const Shape& shape, std::vector<ParameterPart> parts);
   // One that no gradient reaches and no update changes, in the accumulation dtype.

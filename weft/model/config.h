@@ -9,6 +9,7 @@
 #include "weft/base/dtype.h"
 #include "weft/device/operations/activation.h"
 #include "weft/device/operations/attention.h"
+#include "weft/device/operations/balance.h"
 #include "weft/device/operations/router.h"
 #include "weft/pattern/pattern.h"
 
@@ -55,6 +56,16 @@ struct MlpSpec {  // `-`
   bool bias = false;
 };
 
+// How experts are kept equally busy. Coefficients of losses; 0: none. Formulas: docs/numerics.md.
+struct BalanceSpec {
+  double aux_loss = 0, sequence_aux_loss = 0, global_aux_loss = 0, z_loss = 0;
+  double bias_update_rate = 0;  // of ExpertsSpec::expert_bias; 0: it stays as it is
+  double capacity_factor = 0;   // an expert takes at most ceil(T k / E * factor) tokens of a micro-batch; 0: all
+  DropChoices::Policy drop_policy = DropChoices::Policy::probabilities;
+  bool pad_to_capacity = false;
+  bool any_loss() const { return aux_loss > 0 || sequence_aux_loss > 0 || global_aux_loss > 0 || z_loss > 0; }
+};
+
 struct ExpertsSpec {  // `E`
   std::int64_t experts = 0, ffn = 0;
   RouterSpec router;
@@ -63,6 +74,7 @@ struct ExpertsSpec {  // `E`
   bool bias = false;            // of the experts' two products
   bool router_bias = false;     // part of the logits
   bool expert_bias = false;     // added to scores for the choice alone; not trained
+  BalanceSpec balance;
 };
 
 struct ModelConfig {

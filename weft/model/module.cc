@@ -65,7 +65,7 @@ const PieceCode& Piece::code(Phase phase) const {
     case Phase::weight_gradient:
       return weight_gradient;
     case Phase::evaluate:
-      return evaluate ? evaluate : forward;
+      return evaluate || only_in_training ? evaluate : forward;
     case Phase::reduce:
       return reduce;
     case Phase::update:

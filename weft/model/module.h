@@ -29,6 +29,8 @@ enum class ValueKind : std::uint8_t {
   constant,            // one a rank; computed on the host when a plan is prepared
   step,                // one a rank: the loss, step values
   state,               // one a rank; the optimizer's, for one parameter tensor
+  running,             // one a block of micro-batches (PlanOptions::block), which all add to it
+  before,              // names the `running` value of the block before, or a constant where there is none
   output,              // one a micro-batch; read by the host after the step
 };
 
@@ -39,9 +41,10 @@ struct Value {
   Shape shape;
   TensorId tensor;                             // of parameters and their gradients
   std::function<void(double* out)> fill = {};  // of constants, row-major
-  double in_use = 1;               // share of its rows used on average: routed values have room for the worst case
-  bool summed_over_ranks = false;  // must be reduced over ranks once a step, behind its last contribution
-  bool read_by_host = false;       // after the step; nothing in the plan needs to read it
+  ValueId running = {}, initial = {};  // of `before`: the running value, and the constant before the first block
+  double in_use = 1;                   // share of its rows used on average: routed values have room for the worst case
+  bool summed_over_ranks = false;      // must be reduced over ranks once a step, behind its last contribution
+  bool read_by_host = false;           // after the step; nothing in the plan needs to read it
 };
 
 enum class Access : std::uint8_t { read, write, add };
@@ -81,7 +84,7 @@ std::string_view name_of(CollectiveKind kind);
 struct Collective {
   CollectiveKind kind = CollectiveKind::all_to_all;
   std::string group;      // of this rank, by the axes it runs along: "ep", "dp", "edp"
-  ValueId send, receive;  // all_reduce: the same value, summed in place
+  ValueId send, receive;  // all_reduce: the same value, summed in place, or two of one shape
   // all_to_all: rows of `send` for each peer and rows of `receive` from each, i32 [peers, n], added up over n. They are
   // in device memory; where a communicator needs them on the host, it waits for them. Absent: even parts.
   ValueId send_counts, receive_counts;
@@ -112,6 +115,7 @@ struct PiecePlace {
 struct Piece {
   PiecePlace place;
   Lane lane = Lane::compute;
+  bool only_in_training = false;  // no evaluation runs it
   PieceCode forward, backward, weight_gradient;
   PieceCode evaluate;        // absent: forward serves
   PieceCode reduce, update;  // of Module::updates
@@ -122,6 +126,10 @@ struct Piece {
 struct ParameterStates {
   ValueId m, v, master;
 };
+
+// The router's losses, by their place in Module::router_losses.
+enum class RouterLoss : std::uint8_t { aux, sequence_aux, global_aux, z };
+inline constexpr int router_loss_count = 4;
 
 struct Module {
   std::vector<Value> values;
@@ -135,6 +143,8 @@ struct Module {
   // MTP: the factor of each depth's summed loss, an input f64 [depths]; each depth's loss times that factor.
   ValueId mtp_scales;
   std::vector<ValueId> mtp_losses;
+  ValueId router_losses;  // f64 [router_loss_count], summed over layers; invalid: none is asked for
+  int router_layers = 0;  // that add to it
   std::vector<ValueId> parameter_values, gradient_values;  // by TensorId; no gradient where it is not trained
   std::vector<ParameterStates> states;                     // by TensorId; filled with the updates
 

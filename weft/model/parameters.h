@@ -98,7 +98,8 @@ struct ParameterTensor {
   bool accumulate_dtype = false;     // kept in the accumulation dtype whatever the model computes in (router)
   bool decays = true;                // false for one-dimensional parameters
   bool expert = false;
-  bool trained = true;  // false: it has no gradient, and no update touches it
+  bool trained = true;      // false: no gradient reaches it, and AdamW does not touch it
+  double balance_rate = 0;  // above 0: changed by counts of the experts' choices, not by a gradient
 };
 
 // Element values at the beginning: a pure function of (seed, identity, element index).

@@ -51,10 +51,11 @@ void sum_over_ranks(Piece& piece, const std::string& group, const std::vector<Va
 
 }  // namespace
 
-void add_loss_reduction(Module& m, const GradientLayout& layout) {
+void add_loss_reduction(Module& m, const GradientLayout& layout, bool trains) {
   if (layout.data_shards <= 1) return;
   std::vector<ValueId> losses = m.mtp_losses;
   losses.insert(losses.begin(), m.loss);
+  if (trains && m.router_losses.valid()) losses.push_back(m.router_losses);
   sum_over_ranks(add_piece(m, 0, "step", "loss"), "dp", losses);
   for (ValueId loss : losses) m.values[loss.index()].summed_over_ranks = true;
 }
@@ -82,10 +83,10 @@ void add_updates(Module& m, const Precision& precision, const AdamOptions& optio
   std::map<int, std::vector<std::size_t>> tensors_of_unit;
   const std::vector<int> units = units_of_tensors(m);
   for (std::size_t i = 0; i < units.size(); ++i)
-    if (m.parameters[i].trained) tensors_of_unit[units[i]].push_back(i);
+    if (m.gradient_values[i].valid()) tensors_of_unit[units[i]].push_back(i);
 
   if (layout.data_shards > 1) {
-    add_loss_reduction(m, layout);
+    add_loss_reduction(m, layout, true);
     for (auto it = tensors_of_unit.rbegin(); it != tensors_of_unit.rend(); ++it) {
       std::vector<ValueId> dense, expert;
       for (std::size_t i : it->second)
@@ -102,8 +103,8 @@ void add_updates(Module& m, const Precision& precision, const AdamOptions& optio
   for (std::size_t i = 0; i < m.parameters.size(); ++i)
     if (m.parameters[i].trained) (m.parameters[i].expert && experts ? expert : dense).push_back(m.gradient_values[i]);
   Piece& norm = add_piece(m, 0, "step", "norm");
-  for (ValueId gradient : m.gradient_values)
-    if (gradient.valid()) norm.update.uses.push_back({gradient});
+  for (const auto* gradients : {&dense, &expert})
+    for (ValueId gradient : *gradients) norm.update.uses.push_back({gradient});
   norm.update.uses.push_back({squares, Access::write});
   norm.update.run = [=](const Run& r) {
     const auto sum = [&](const std::vector<ValueId>& gradients, std::int64_t place) {
@@ -133,10 +134,21 @@ void add_updates(Module& m, const Precision& precision, const AdamOptions& optio
       ParameterStates states;
       bool decay;
     };
+    struct Balanced {
+      ValueId bias, counts;
+      double rate;
+    };
     std::vector<Slab> slabs;
+    std::vector<Balanced> balanced;
     Piece& update = add_piece(m, unit, fmt::format("unit.{}", unit), "adamw");
     update.update.uses.push_back({step});
     for (std::size_t i : tensors) {
+      if (m.parameters[i].balance_rate > 0) {
+        balanced.push_back({m.parameter_values[i], m.gradient_values[i], m.parameters[i].balance_rate});
+        update.update.uses.push_back({m.gradient_values[i]});
+        update.update.uses.push_back({m.parameter_values[i], Access::write});
+        continue;
+      }
       slabs.push_back(
           {m.parameter_values[i], m.gradient_values[i], m.states[i], m.parameters[i].decays || options.decay_all});
       const Slab& s = slabs.back();
@@ -150,6 +162,8 @@ void add_updates(Module& m, const Precision& precision, const AdamOptions& optio
         all.push_back({r[s.weight], s.states.master.valid() ? r[s.states.master] : Tensor{}, r[s.states.m],
                        r[s.states.v], r[s.gradient], s.decay});
       r.ops().adamw(r.stream(), {all, r[step], options.beta1, options.beta2, options.eps});
+      for (const Balanced& b : balanced)
+        r.ops().update_expert_bias(r.stream(), {r[b.bias], r[b.counts], r[step], b.rate});
     };
   }
 }

@@ -19,8 +19,8 @@ struct GradientLayout {
   std::int64_t expert_shards = 1;  // ranks of group "edp": they hold the same experts
 };
 
-// Adds the reduction of the loss alone: for plans that evaluate.
-void add_loss_reduction(Module& module, const GradientLayout& layout);
+// Adds the reduction of the loss alone, for plans that evaluate; where the plan trains, of the router's losses too.
+void add_loss_reduction(Module& module, const GradientLayout& layout, bool trains = false);
 
 // Adds states m, v (and a master copy, where the model's dtype is too coarse) for every parameter tensor, and the
 // pieces: reductions of loss and gradients (dense over dp, experts over edp, one node a unit, the last unit first,

@@ -1,5 +1,6 @@
 #include "weft/plan/build.h"
 
+#include "weft/base/error.h"
 #include "weft/plan/check.h"
 #include "weft/plan/orders/order.h"
 #include "weft/plan/passes/delay_weight_gradients.h"
@@ -9,14 +10,15 @@
 namespace weft {
 
 Plan build_plan(const Module& module, const PlanOptions& options) {
-  Plan plan = expand(module, plain_order(options.micro_batches), options);
+  WEFT_CHECK(options.block >= 1 && (options.block == 1 || !options.weave), "blocks of {} micro-batches", options.block);
+  Plan plan = expand(module, block_order(options.micro_batches, options.block), options);
   require_valid(plan, "expansion");
   if (options.kind != PlanOptions::Kind::evaluate && options.delay_weight_gradients) {
     plan = delay_weight_gradients(plan);
     require_valid(plan, "delay_weight_gradients");
   }
   if (options.kind != PlanOptions::Kind::evaluate && options.weave) {
-    plan = weave(plan);
+    plan = weave(plan, options.early_attention_backward);
     require_valid(plan, "weave");
   }
   return plan;

@@ -56,6 +56,13 @@ struct ModelOptions {
   bool moe_router_pre_softmax = false;
   std::optional<bool> moe_router_norm_topk;  // derived
   double moe_router_topk_scaling_factor = 1;
+  std::vector<std::string> moe_router_load_balancing_type{"aux_loss"}, moe_aux_loss_coeff{"0"};
+  double moe_z_loss_coeff = 0;
+  bool moe_router_enable_expert_bias = false;
+  double moe_router_bias_update_rate = 1e-3;
+  double moe_expert_capacity_factor = 0;
+  DropChoices::Policy moe_token_drop_policy = DropChoices::Policy::probabilities;
+  bool moe_pad_expert_input_to_capacity = false;
   std::int64_t moe_shared_expert_intermediate_size = 0;
 };
 
@@ -121,6 +128,8 @@ struct ExecutionOptions {
   std::int64_t threads = 0;  // 0: one a core
   ExecutorKind executor = ExecutorKind::parallel;
   std::string device = "cpu";
+  bool ep_overlap_early_attn_memory_release = false;
+  std::int64_t block = 1;  // no flag: of PlanOptions, for verify's oracle
   bool overlap_moe_expert_parallel_comm = false, delay_wgrad_compute = false;
   double distributed_timeout_minutes = 10;
   std::string emulate_network;  // "latency=100us,bandwidth=2GB/s"
@@ -164,6 +173,10 @@ std::vector<Derivation> resolve(TrainOptions& options);
 std::vector<std::string> find_problems(const TrainOptions& options);
 void throw_problems(const std::vector<std::string>& problems);  // one UserError with all of them; none: returns
 void check_options(const TrainOptions& options);
+
+// What the options say of losses that balance experts; returns what is wrong with them, if anything is.
+std::optional<std::string> balance_losses(const ModelOptions& model, BalanceSpec& balance);
+BalanceSpec balance_spec(const ModelOptions& model);
 
 // Of resolved options. The model's only where it is not the --hf directory's.
 ModelConfig model_config(const TrainOptions& options);

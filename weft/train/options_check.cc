@@ -102,6 +102,20 @@ void check_router_groups(Problems& problems, const ModelOptions& model) {
     problems.add("--moe-router-group-topk", kept, "must divide --moe-router-topk {}", model.moe_router_topk);
 }
 
+void check_balance_losses(Problems& problems, const ModelOptions& model) {
+  BalanceSpec balance;
+  if (const std::optional<std::string> wrong = balance_losses(model, balance)) problems.add_message(*wrong);
+  if (model.moe_pad_expert_input_to_capacity && model.moe_expert_capacity_factor <= 0)
+    problems.add_switch("--moe-pad-expert-input-to-capacity", "needs --moe-expert-capacity-factor");
+}
+
+void check_balance(Problems& problems, const ModelOptions& model) {
+  check_balance_losses(problems, model);
+  if (model.moe_router_enable_expert_bias && model.moe_router_score_function != RouterSpec::Score::sigmoid)
+    problems.add_switch("--moe-router-enable-expert-bias",
+                        "the bias corrects sigmoid scores; add --moe-router-score-function sigmoid");
+}
+
 void check_experts(Problems& problems, const ModelOptions& model, const LayoutOptions& layout) {
   problems.at_least_one("--num-experts", model.num_experts);
   problems.at_least_one("--moe-ffn-hidden-size", model.moe_ffn_hidden_size);
@@ -122,6 +136,7 @@ void check_experts(Problems& problems, const ModelOptions& model, const LayoutOp
     problems.add_switch("--moe-router-pre-softmax",
                         "there is no softmax with sigmoid scores; leave one of the two out");
   check_router_groups(problems, model);
+  check_balance(problems, model);
   if (model.add_bias_linear && model.moe_shared_expert_intermediate_size > 0)
     problems.add_switch("--add-bias-linear", "a shared expert has no biases; use --add-qkv-bias, or have none");
   if (model.num_experts % layout.expert_model_parallel_size != 0)
@@ -299,6 +314,7 @@ std::vector<std::string> find_problems(const TrainOptions& options) {
   const bool sizes = check_layout_sizes(problems, options.layout);
   const bool layout_is_good = sizes && check_layout(problems, options.layout);
   if (own_model && sizes) check_model(problems, options);
+  if (!own_model) check_balance_losses(problems, options.model);
   check_batch(problems, options, layout_is_good);
   check_data(problems, options.data, options.layout, own_model);
   check_optimizer(problems, options);

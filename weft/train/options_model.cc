@@ -115,6 +115,8 @@ ModelConfig model_config(const TrainOptions& options) {
   config.experts.activation = activation_of(model);
   config.experts.bias = config.experts.router_bias = model.add_bias_linear;
   config.experts.shared_ffn = model.moe_shared_expert_intermediate_size;
+  config.experts.expert_bias = model.moe_router_enable_expert_bias;
+  config.experts.balance = balance_spec(model);
   return config;
 }
 

@@ -173,6 +173,23 @@ void add_expert_flags(FlagTable& flags, ModelOptions& model) {
            "Inner width of the shared expert.")
       .at_least(1)
       .standard("no shared expert");
+  flags.add("--moe-router-load-balancing-type", model.moe_router_load_balancing_type, "KIND",
+            "Losses that balance experts: aux_loss, seq_aux_loss, global_aux_loss (several: one coefficient each), or "
+            "none.");
+  flags.add("--moe-aux-loss-coeff", model.moe_aux_loss_coeff, "X", "Their coefficients, in the same order.");
+  flags.add("--moe-z-loss-coeff", model.moe_z_loss_coeff, "X", "Coefficient of the router's z-loss.").at_least(0);
+  flags.add("--moe-router-enable-expert-bias", model.moe_router_enable_expert_bias,
+            "A bias of the choice that follows the experts' load, once a step; for sigmoid scores.");
+  flags.add("--moe-router-bias-update-rate", model.moe_router_bias_update_rate, "X", "How far it moves.").at_least(0);
+  flags
+      .add("--moe-expert-capacity-factor", model.moe_expert_capacity_factor, "X",
+           "An expert takes at most X times the average number of tokens of a micro-batch; the others are dropped.")
+      .standard("none: no token is dropped");
+  flags.choice("--moe-token-drop-policy", model.moe_token_drop_policy,
+               {{"probs", DropChoices::Policy::probabilities}, {"position", DropChoices::Policy::position}},
+               "Which tokens an expert that is full keeps: those of the largest weight, or the first.");
+  flags.add("--moe-pad-expert-input-to-capacity", model.moe_pad_expert_input_to_capacity,
+            "Give every expert as many rows as its capacity.");
 }
 
 void add_batch_flags(FlagTable& flags, BatchOptions& batch) {
@@ -301,6 +318,8 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
             "Weave: hide the exchange of one micro-batch behind the computation of another.");
   flags.add("--delay-wgrad-compute", options.execution.delay_wgrad_compute,
             "Compute weight gradients after what other ranks wait for.");
+  flags.add("--ep-overlap-early-attn-memory-release", options.execution.ep_overlap_early_attn_memory_release,
+            "In the weave, run attention's backward before the other micro-batch's experts: less memory, less hidden.");
   flags
       .add("--distributed-timeout-minutes", options.execution.distributed_timeout_minutes, "X",
            "Longest wait for another rank.")

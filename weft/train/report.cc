@@ -37,6 +37,8 @@ std::string to_text(const PlanReport& r) {
 }
 
 std::string to_text(const LogLine& l) {
+  std::string router;
+  for (const auto& [name, loss] : l.router_losses) router += fmt::format("{}: {:.6E} | ", name, loss);
   using Clock = std::chrono::system_clock;
   const auto now = Clock::now();
   const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count() % 1000000;
@@ -44,11 +46,11 @@ std::string to_text(const LogLine& l) {
       " [{:%Y-%m-%d %H:%M:%S}.{:06}] iteration {:8}/{:8} | consumed samples: {:12} | elapsed time per iteration (ms): "
       "{:.1f} | "
       "throughput (GFLOP/s): {:.1f} | tokens per second: {:.0f} | learning rate: {:.6E} | global batch size: {:5} | "
-      "lm loss: {:.6E} | grad norm: {:.3f} | number of skipped iterations: {:3} | number of nan iterations: {:3} | "
+      "lm loss: {:.6E} | {}grad norm: {:.3f} | number of skipped iterations: {:3} | number of nan iterations: {:3} | "
       "time left: {} |",
       fmt::localtime(Clock::to_time_t(now)), micros, l.iteration, l.iterations, l.consumed_samples,
       l.step_seconds * 1e3, l.flops_per_second * 1e-9, l.tokens_per_second, l.learning_rate, l.global_batch, l.loss,
-      l.gradient_norm, l.skipped, l.not_a_number, human_seconds(l.seconds_left));
+      router, l.gradient_norm, l.skipped, l.not_a_number, human_seconds(l.seconds_left));
 }
 
 }  // namespace weft

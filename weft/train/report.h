@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "weft/plan/estimate.h"
 #include "weft/plan/memory.h"
@@ -25,6 +27,7 @@ std::string to_text(const PlanReport& report);
 struct LogLine {
   std::int64_t iteration = 0, iterations = 0, consumed_samples = 0, global_batch = 0;
   double step_seconds = 0, flops_per_second = 0, tokens_per_second = 0;
+  std::vector<std::pair<std::string, double>> router_losses;  // by name
   double learning_rate = 0, loss = 0, gradient_norm = 0, seconds_left = 0;
   std::int64_t skipped = 0, not_a_number = 0;
 };

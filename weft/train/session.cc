@@ -41,6 +41,17 @@ ModuleOptions module_options(const SessionOptions& options) {
   return module_options(options, options.batch, options.length);
 }
 
+PlanOptions plan_options(const SessionOptions& options) {
+  PlanOptions plan;
+  plan.kind = options.updates ? PlanOptions::Kind::train : PlanOptions::Kind::gradients;
+  plan.micro_batches = options.micro_batches;
+  plan.weave = options.ranks.weave;
+  plan.delay_weight_gradients = options.ranks.delay_weight_gradients;
+  plan.early_attention_backward = options.ranks.early_attention_backward;
+  plan.block = options.block;
+  return plan;
+}
+
 Session::Session(Device& device, const SessionOptions& options)
     : device_(device),
       options_(options),
@@ -58,12 +69,7 @@ Session::Session(Device& device, const SessionOptions& options)
     for (const char* axis : {"dp", "ep", "edp"}) members[axis] = grid.group_of(ranks.world->rank(), {axis});
     groups_ = std::make_unique<RankGroups>(*ranks.world, std::move(members));
   }
-  PlanOptions plan;
-  plan.kind = options.updates ? PlanOptions::Kind::train : PlanOptions::Kind::gradients;
-  plan.micro_batches = options.micro_batches;
-  plan.weave = ranks.weave;
-  plan.delay_weight_gradients = ranks.delay_weight_gradients;
-  train_ = prepare(module_, plan);
+  train_ = prepare(module_, plan_options(options));
   if (ranks.parallel) {
     executor_ = std::make_unique<ParallelExecutor>(*train_, device, *stream_);
     if (ranks.world) ranks.world->set_status([this] { return executor_->status(); });
@@ -179,6 +185,8 @@ std::vector<double> Session::step_values(double learning_rate, double decay, dou
   values[StepValues::correction1] = 1 - std::pow(options_.adam.beta1, t);
   values[StepValues::correction2] = 1 - std::pow(options_.adam.beta2, t);
   values[StepValues::loss_scale] = loss_scale;
+  values[StepValues::router_loss_scale] =
+      1.0 / (static_cast<double>(options_.micro_batches) * static_cast<double>(options_.ranks.ranks()));
   return values;
 }
 
@@ -209,6 +217,10 @@ StepResult Session::step(std::span<const MicroBatch> batches, double learning_ra
   StepResult result;
   result.loss = train_->read(*stream_, module_.loss)[0];
   result.mtp_losses = read_mtp_losses(*train_, module_);
+  if (module_.router_losses.valid()) {
+    result.router_losses = train_->read(*stream_, module_.router_losses);
+    for (double& loss : result.router_losses) loss /= module_.router_layers;
+  }
   if (!options_.updates) return result;
   const std::vector<double> values = train_->read(*stream_, module_.step_values);
   result.gradient_norm = values[StepValues::gradient_norm];

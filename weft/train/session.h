@@ -23,7 +23,7 @@ namespace weft {
 struct RankOptions {
   World* world = nullptr;  // null: one rank
   std::int64_t expert_ranks = 1;
-  bool weave = false, delay_weight_gradients = false;
+  bool weave = false, delay_weight_gradients = false, early_attention_backward = false;
   bool parallel = false;  // lanes as threads
 
   std::int64_t rank() const { return world ? world->rank().value : 0; }
@@ -36,6 +36,7 @@ struct SessionOptions {
   Precision precision;
   std::int64_t batch = 1, length = 1;  // of one micro-batch
   int micro_batches = 1;
+  int block = 1;  // of PlanOptions
   AdamOptions adam;
   int threads = 1;
   std::int64_t logits_slice_bytes = 128 << 20;
@@ -44,12 +45,15 @@ struct SessionOptions {
 };
 
 ModuleOptions module_options(const SessionOptions& options);  // of the training shape
+PlanOptions plan_options(const SessionOptions& options);
 
 struct StepResult {
   double loss = 0;                      // mean over the step's tokens
   std::vector<double> mtp_losses = {};  // of each depth, the mean over the tokens that it predicts
   double gradient_norm = 0;             // before clipping
   bool finite = true;                   // false: weights were left as they were
+  // By RouterLoss: the mean over micro-batches and layers, without coefficient; empty: there are none.
+  std::vector<double> router_losses = {};
 };
 
 class Session {

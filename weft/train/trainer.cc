@@ -41,6 +41,7 @@ class Loop {
   }
   void finish();
   std::vector<MicroBatch> next_batches();
+  std::vector<std::pair<std::string, double>> router_losses(const StepResult& result) const;
   void log(std::int64_t iteration, const StepResult& result, double rate, double seconds);
   void validate(std::int64_t iteration);
   void write_metrics(std::int64_t iteration, const StepResult& result, double rate, double seconds);
@@ -144,6 +145,21 @@ int Loop::run() {
   return 0;
 }
 
+// Those that the run asks for, under Megatron's names.
+std::vector<std::pair<std::string, double>> Loop::router_losses(const StepResult& result) const {
+  std::vector<std::pair<std::string, double>> losses;
+  if (result.router_losses.empty()) return losses;
+  const BalanceSpec& balance = config_.experts.balance;
+  const auto add = [&](double coefficient, const char* name, RouterLoss loss) {
+    if (coefficient > 0) losses.emplace_back(name, result.router_losses[static_cast<std::size_t>(loss)]);
+  };
+  add(balance.aux_loss, "load_balancing_loss", RouterLoss::aux);
+  add(balance.sequence_aux_loss, "seq_load_balancing_loss", RouterLoss::sequence_aux);
+  add(balance.global_aux_loss, "global_load_balancing_loss", RouterLoss::global_aux);
+  add(balance.z_loss, "z_loss", RouterLoss::z);
+  return losses;
+}
+
 void Loop::log(std::int64_t iteration, const StepResult& result, double rate, double seconds) {
   loss_sum_ += result.loss;
   seconds_sum_ += seconds;
@@ -162,6 +178,7 @@ void Loop::log(std::int64_t iteration, const StepResult& result, double rate, do
   line.learning_rate = rate;
   line.loss = result.finite ? loss_sum_ / steps : result.loss;
   line.gradient_norm = result.gradient_norm;
+  line.router_losses = router_losses(result);
   line.seconds_left =
       seconds_since(begin_) / static_cast<double>(iteration) * static_cast<double>(line.iterations - iteration);
   line.skipped = skipped_;
@@ -176,6 +193,7 @@ void Loop::write_metrics(std::int64_t iteration, const StepResult& result, doubl
   // "mtp_1_loss", ...
   std::vector<std::string> mtp_names;
   for (std::size_t d = 1; d <= result.mtp_losses.size(); ++d) mtp_names.push_back(fmt::format("mtp_{}_loss", d));
+  const auto router = router_losses(result);
   if (metrics_) {
     std::vector<Metric> line = {{"iteration", iteration},
                                 {"loss", result.loss},
@@ -186,6 +204,7 @@ void Loop::write_metrics(std::int64_t iteration, const StepResult& result, doubl
                                 {"gflops", flops_ / seconds * 1e-9},
                                 {"consumed_samples", consumed_}};
     for (std::size_t d = 0; d < mtp_names.size(); ++d) line.push_back({mtp_names[d], result.mtp_losses[d]});
+    for (const auto& [name, loss] : router) line.push_back({name, loss});
     metrics_->write(line);
   }
   if (tensorboard_) {
@@ -195,6 +214,7 @@ void Loop::write_metrics(std::int64_t iteration, const StepResult& result, doubl
     tensorboard_->scalar("grad-norm", iteration, result.gradient_norm);
     tensorboard_->scalar("learning-rate", iteration, rate);
     tensorboard_->scalar("iteration-time", iteration, seconds);
+    for (const auto& [name, loss] : router) tensorboard_->scalar(name, iteration, loss);
     tensorboard_->scalar("batch-size", iteration, static_cast<double>(options_.batch.global_batch_size));
   }
 }
@@ -260,14 +280,19 @@ void Loop::finish() {
 }  // namespace
 
 ModelConfig run_config(const TrainOptions& o) {
-  if (!o.model.hf.empty()) {
-    // Without weights (to plan and check) the config alone says what the model is.
-    ModelConfig config =
-        (has_safetensors(o.model.hf) ? read_hugging_face(o.model.hf) : read_hugging_face_config(o.model.hf)).config;
-    config.mtp_loss_factor = o.model.mtp_loss_scaling_factor;
-    return config;
-  }
-  return model_config(o);
+  if (o.model.hf.empty()) return model_config(o);
+  // Without weights (to plan and check) the config alone says what the model is.
+  ModelConfig config =
+      (has_safetensors(o.model.hf) ? read_hugging_face(o.model.hf) : read_hugging_face_config(o.model.hf)).config;
+  config.mtp_loss_factor = o.model.mtp_loss_scaling_factor;
+  config.experts.balance = balance_spec(o.model);  // a family's config says nothing of it
+  if (o.model.moe_router_enable_expert_bias && !config.experts.expert_bias)
+    throw UserError("--moe-router-enable-expert-bias: the model in {} has no such bias; leave the flag out",
+                    o.model.hf);
+  if (config.max_positions > 0 && o.batch.seq_length > config.max_positions)
+    throw UserError("--seq-length {}: the model in {} is made for at most {} positions (max_position_embeddings)",
+                    o.batch.seq_length, o.model.hf, config.max_positions);
+  return config;
 }
 
 void load_parameters(Session& session, const TrainOptions& o) {
@@ -287,6 +312,7 @@ SessionOptions session_options(const TrainOptions& o, const ModelConfig& config,
   s.ranks.world = world;
   s.ranks.expert_ranks = o.layout.expert_model_parallel_size;
   s.ranks.weave = o.execution.overlap_moe_expert_parallel_comm;
+  s.ranks.early_attention_backward = o.execution.ep_overlap_early_attn_memory_release;
   s.ranks.delay_weight_gradients = o.execution.delay_wgrad_compute;
   s.ranks.parallel = o.execution.executor == ExecutorKind::parallel;
   s.config = config;
@@ -294,6 +320,7 @@ SessionOptions session_options(const TrainOptions& o, const ModelConfig& config,
   s.batch = o.batch.micro_batch_size;
   s.length = o.batch.seq_length;
   s.micro_batches = static_cast<int>(micro_batches(o));
+  s.block = static_cast<int>(o.execution.block);
   s.adam = {o.optimizer.adam_beta1, o.optimizer.adam_beta2, o.optimizer.adam_eps, o.optimizer.clip_grad,
             o.optimizer.decay_all};
   // Thread ranks share the process's cores.
@@ -304,6 +331,12 @@ SessionOptions session_options(const TrainOptions& o, const ModelConfig& config,
   return s;
 }
 
-int train(const TrainOptions& options, const TrainEnvironment& environment) { return Loop(options, environment).run(); }
+int train(const TrainOptions& options, const TrainEnvironment& environment) {
+  const ExecutionOptions& e = options.execution;
+  if (e.executor == ExecutorKind::serial && (!e.trace.empty() || !e.timeline.empty()))
+    throw UserError("{} shows lanes at work, and the serial executor has none; use --executor parallel",
+                    e.trace.empty() ? "--timeline" : "--trace");
+  return Loop(options, environment).run();
+}
 
 }  // namespace weft

@@ -16,8 +16,9 @@ struct StepValues {
     learning_rate,
     weight_decay,
     correction1,
-    correction2,
-    loss_scale,  // corrections: 1 - beta^t
+    correction2,  // 1 - beta^t
+    loss_scale,
+    router_loss_scale,  // one micro-batch's share of the global batch
     gradient_norm,
     clip_factor,
     finite,  // written by ClipFactor

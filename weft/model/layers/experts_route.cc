@@ -1,11 +1,12 @@
 // route: norm, router, a row for every (token, choice), sorted by expert.
 #include "weft/device/operations.h"
-#include "weft/model/layers/experts.h"
+#include "weft/model/layers/experts_balance.h"
 
 namespace weft {
 
 namespace {
 
+std::int64_t align(std::int64_t rows, std::int64_t alignment) { return (rows + alignment - 1) / alignment * alignment; }
 // Every expert's rows may be padded to the alignment.
 std::int64_t row_bound(std::int64_t slots, std::int64_t experts, std::int64_t alignment) {
   return slots + (alignment > 1 ? experts * (alignment - 1) : 0);
@@ -22,7 +23,6 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
   const bool travels = b.options().expert_ranks > 1;
   const std::int64_t alignment = travels ? 1 : b.options().row_alignment;
   const RouterSpec router = spec.router;
-  v.R = row_bound(T * k, E, alignment);
 
   const ParameterValues norm = b.norm_weight("norm_weight", Role::norm, H);
   const ParameterValues w = b.parameter("router_weight", {E, H}, {b.part(Role::router, {E, H}, b.matrix_init())});
@@ -39,11 +39,17 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
   if (spec.expert_bias)
     choice_bias = b.frozen_parameter("expert_bias", {E}, {b.part(Role::expert_bias, {E}, {Init::Kind::constant, 0})});
 
+  const bool keeps_logits = spec.balance.z_loss > 0;
+  const ValueId logits = keeps_logits ? b.activation("logits", acc, {T, E}) : b.scratch("logits", acc, {T, E});
   v.xn = b.activation("xn", compute, {T, H});
   const ValueId inverse = b.activation("inverse", acc, {T});
   const ValueId scores = b.activation("scores", acc, {T, E});
   const ValueId weights = b.activation("weights", acc, {T, k});
   const ValueId indices = b.activation("indices", DType::i32, {T, k});
+  const RouterBalance balance(b, spec, scores, logits, indices, weights, choice_bias);
+  const ValueId kept = balance.kept();
+  const std::int64_t capacity = balance.rows_an_expert();
+  v.R = capacity > 0 ? E * align(capacity, alignment) : row_bound(T * k, E, alignment);
   v.counts = b.activation("counts", DType::i32, {E});
   // Where rows travel, experts have offsets of their own.
   v.offsets = travels ? b.scratch("offsets", DType::i32, {E + 1}) : b.activation("offsets", DType::i32, {E + 1});
@@ -57,7 +63,6 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
   v.out = b.activation("out", compute, {v.R, H});
   v.dout = b.activation("d(out)", compute, {v.R, H});
   if (shared) v.dxn_shared = b.activation("d(xn)_shared", compute, {T, H});
-  const ValueId logits = b.scratch("logits", acc, {T, E});
   const ValueId dweights = b.scratch("d(weights)", acc, {T, k});
   const ValueId dlogits = b.activation("d(logits)", acc, {T, E});
   const ValueId dxn = b.scratch("d(xn)", compute, {T, H});
@@ -70,19 +75,26 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
     p.forward.uses.push_back({out, Access::write});
   if (biased) p.forward.uses.push_back({bias.value});
   if (choice_bias.valid()) p.forward.uses.push_back({choice_bias});
-  p.forward.run = [=](const Run& r) {
+  p.evaluate.uses = p.forward.uses;
+  balance.add_forward(p.forward);
+  balance.add_evaluation(p.evaluate);
+  const auto route = [=](const Run& r, bool trains) {
     r.ops().rms_norm(r.stream(), {r[x], r[norm.value], r[v.xn], r[inverse], 1, eps, zero_centred});
     Matmul product{r[v.xn], r[w.value], r[logits], Transposed::no, Transposed::yes};
     if (biased) product.bias = r[bias.value];
     r.ops().matmul(r.stream(), product);
     const Tensor correction = choice_bias.valid() ? r[choice_bias] : Tensor{};
     r.ops().router(r.stream(), {router, r[logits], correction, r[scores], r[weights], r[indices]});
-    r.ops().route_rows(r.stream(), {r[indices], r[v.counts], r[v.offsets], r[v.row_of_slot], r[v.slot_of_row],
-                                    r[v.in_use], alignment});
+    balance.drop(r);
+    if (trains) balance.count(r);
+    r.ops().route_rows(r.stream(), {r[kept], r[v.counts], r[v.offsets], r[v.row_of_slot], r[v.slot_of_row], r[v.in_use],
+                                    alignment, capacity});
     r.ops().gather_rows(r.stream(), {r[v.xn], r[v.slot_of_row], r[v.rows], r[v.in_use], k});
     r.ops().gather_rows(r.stream(),
                         {r[weights].reshape({T * k, 1}), r[v.slot_of_row], r[v.row_weights], r[v.in_use], 1});
   };
+  p.forward.run = [=](const Run& r) { route(r, true); };
+  p.evaluate.run = [=](const Run& r) { route(r, false); };
 
   p.backward.uses = {{dy},
                      {x},
@@ -101,12 +113,14 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
                      {dx, Access::write},
                      {norm.gradient, Access::add}};
   if (shared) p.backward.uses.push_back({v.dxn_shared});
+  balance.add_backward(p.backward);
   p.backward.run = [=](const Run& r) {
     const Tensor slots = r[v.row_of_slot];
     r.ops().sum_rows(r.stream(), {r[v.drows], slots, r[dxn], {}, shared ? r[v.dxn_shared] : Tensor{}});
     r.ops().gather_rows(r.stream(),
                         {r[v.drow_weights], slots.reshape({T * k}), r[dweights].reshape({T * k, 1}), {}, 1});
     r.ops().router_backward(r.stream(), {router, r[scores], r[weights], r[indices], r[dweights], r[dlogits]});
+    balance.add_gradients(r, dlogits);
     r.ops().matmul(r.stream(), {r[dlogits], r[w.value], r[dxn], Transposed::no, Transposed::no, Store::add});
     r.ops().rms_norm_weight_gradient(r.stream(),
                                      {r[x], r[inverse], r[dxn], r[norm.gradient], 1, r.store(norm.gradient)});
@@ -120,6 +134,7 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
                            r.ops().column_sum(r.stream(), {r[dlogits], r[bias.gradient], r.store(bias.gradient)});
                        }};
   if (biased) p.weight_gradient.uses.push_back({bias.gradient, Access::add});
+  balance.add_statistics(b);
 }
 
 }  // namespace weft

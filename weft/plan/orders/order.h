@@ -10,7 +10,7 @@ struct ModelPass {
   int micro_batch = 0;
 };
 
-// Micro-batches one after another, each forward then backward.
-std::vector<ModelPass> plain_order(int micro_batches);
+// Blocks of micro-batches one after another: all of a block forward, then all backward. Blocks of one: the plain order.
+std::vector<ModelPass> block_order(int micro_batches, int block);
 
 }  // namespace weft

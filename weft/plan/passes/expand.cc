@@ -13,6 +13,8 @@ Storage storage_of(ValueKind kind) {
     case ValueKind::input:
       return Storage::input;
     case ValueKind::activation:
+    case ValueKind::running:
+    case ValueKind::before:
       return Storage::activation;
     case ValueKind::scratch:
       return Storage::scratch;
@@ -51,7 +53,6 @@ class Expansion {
             {piece.place.layer + "." + piece.place.piece, piece.place.layer, piece.place.piece, piece.place.unit});
     of_step_.resize(module.values.size());
     of_micro_batch_.resize(static_cast<std::size_t>(options.micro_batches) * module.values.size());
-    count_adds();
   }
 
   void forward(int micro_batch) {
@@ -69,28 +70,15 @@ class Expansion {
       for (Phase phase : {Phase::reduce, Phase::update})
         add_node(module_.pieces.size() + i, module_.updates[i], phase, -1);
   }
-  Plan take() {
-    for (Buffer& buffer : plan_.buffers) {
-      const std::int32_t once = adds_[buffer.value.index()];
-      buffer.contributions = buffer.micro_batch < 0 ? once * options_.micro_batches : once;
-    }
-    return std::move(plan_);
-  }
+  Plan take() { return std::move(plan_); }
 
  private:
-  // How many `add`s each value gets in one micro-batch.
-  void count_adds() {
-    adds_.assign(module_.values.size(), 0);
-    const bool train = options_.kind != PlanOptions::Kind::evaluate;
-    for (const Piece& piece : module_.pieces)
-      for (Phase phase :
-           train ? std::vector{Phase::forward, Phase::backward, Phase::weight_gradient} : std::vector{Phase::evaluate})
-        for (const ValueUse& use : piece.code(phase).uses)
-          if (use.access == Access::add) ++adds_[use.value.index()];
-    added_.assign(adds_.size() * static_cast<std::size_t>(options_.micro_batches), 0);
-  }
-
   BufferId buffer_of(ValueId value, int micro_batch) {
+    const Value& made = module_.value(value);
+    const int first = micro_batch / options_.block * options_.block;  // of the block
+    if (made.kind == ValueKind::before)
+      return first == 0 ? buffer_of(made.initial, micro_batch) : buffer_of(made.running, first - options_.block);
+    if (made.kind == ValueKind::running) micro_batch = first;
     const bool own = of_micro_batch(plan_.values[value.index()].storage);
     BufferId& id = own ? of_micro_batch_[static_cast<std::size_t>(micro_batch) * module_.values.size() + value.index()]
                        : of_step_[value.index()];
@@ -113,11 +101,7 @@ class Expansion {
     node.uses = static_cast<std::int32_t>(code.uses.size());
     for (const ValueUse& use : code.uses) {
       BufferUse made{buffer_of(use.value, micro_batch), use.access, -1};
-      if (use.access == Access::add) {
-        const std::size_t v = use.value.index();
-        std::int32_t& seen = added_[static_cast<std::size_t>(micro_batch) * adds_.size() + v];
-        made.contribution = seen++ + (of_micro_batch(plan_.values[v].storage) ? 0 : micro_batch * adds_[v]);
-      }
+      if (use.access == Access::add) made.contribution = plan_.buffers[made.buffer.index()].contributions++;
       plan_.uses.push_back(made);
     }
     node.first_collective = static_cast<std::int32_t>(plan_.collectives.size());
@@ -146,7 +130,6 @@ class Expansion {
   const PlanOptions& options_;
   Plan plan_;
   std::vector<BufferId> of_step_, of_micro_batch_;
-  std::vector<std::int32_t> adds_, added_;
 };
 
 }  // namespace

@@ -28,7 +28,7 @@ struct UnitPass {
 
 class Weaver {
  public:
-  explicit Weaver(const Plan& plan) : plan_(plan) {
+  Weaver(const Plan& plan, bool early_attention_backward) : plan_(plan), early_(early_attention_backward) {
     for (const Node& node : plan.nodes) {
       if (node.micro_batch < 0) {
         rest_.push_back(node);
@@ -70,6 +70,10 @@ class Weaver {
 
  private:
   void put(const std::vector<Node>& nodes) { out_.insert(out_.end(), nodes.begin(), nodes.end()); }
+  void put_phase(const std::vector<Node>& nodes, bool weights) {
+    for (const Node& node : nodes)
+      if ((node.phase == Phase::weight_gradient) == weights) out_.push_back(node);
+  }
   void alone(const UnitPass& pass) {
     for (const std::vector<Node>& nodes : pass.slot) put(nodes);
   }
@@ -87,9 +91,14 @@ class Weaver {
     put(b.slot[2]);                              // experts' and their weights: beside dispatch
     put(b.slot[3]);                              // exchange: dispatch'
     out_.insert(out_.end(), half, mix.end());
-    put(f.slot[2]);  // experts, shared: beside dispatch'
-    put(f.slot[3]);  // exchange: combine
-    put(b.slot[4]);  // shared', route', mix', weights: beside combine
+    if (early_) put_phase(b.slot[4], false);  // route', mix': what they read dies here
+    put(f.slot[2]);                           // experts, shared: beside dispatch'
+    put(f.slot[3]);                           // exchange: combine
+    if (early_) {
+      put_phase(b.slot[4], true);
+    } else {
+      put(b.slot[4]);  // shared', route', mix', weights: beside combine
+    }
     put(f.slot[4]);  // join
   }
 
@@ -114,6 +123,7 @@ class Weaver {
   }
 
   const Plan& plan_;
+  bool early_;
   std::map<std::pair<int, int>, UnitPass> forward_, backward_;  // by (micro-batch, unit)
   std::vector<int> forward_units_, backward_units_;             // in the order of the pass
   std::vector<Node> rest_;                                      // once a step
@@ -122,6 +132,6 @@ class Weaver {
 
 }  // namespace
 
-Plan weave(const Plan& plan) { return Weaver(plan).run(); }
+Plan weave(const Plan& plan, bool early_attention_backward) { return Weaver(plan, early_attention_backward).run(); }
 
 }  // namespace weft

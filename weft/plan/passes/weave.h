@@ -8,13 +8,15 @@
 //   exchange:  combine'            | counts, dispatch                     | dispatch'        | combine
 //   compute :  join', mix, route   | experts', shared' and their weights  | shared, experts  | route', mix', weights; join
 //
-// so that every exchange has computation of the other micro-batch beside it.
+// so that every exchange has computation of the other micro-batch beside it. With `early_attention_backward` route' and
+// mix' come before the forward experts: what attention kept is free before the experts need memory, and combine has the
+// forward experts' successor alone to hide behind.
 #pragma once
 
 #include "weft/plan/plan.h"
 
 namespace weft {
 
-Plan weave(const Plan& plan);
+Plan weave(const Plan& plan, bool early_attention_backward = false);
 
 }  // namespace weft

@@ -1,0 +1,75 @@
+// The configurations for which every order, executor and communicator must give the same bits.
+#pragma once
+
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "tests/train/ranks.h"
+
+namespace weft {
+
+struct NamedCase {
+  std::string name;
+  RankCase run;
+};
+
+// Patterns x layouts x micro-batches x experts x shared experts x routers, on so many ranks.
+inline std::vector<NamedCase> bitwise_cases(int ranks) {
+  std::vector<NamedCase> cases;
+  for (const char* pattern : {"[*E][*E]", "*E-E*", "[*-][*E]-"})
+    for (int expert_ranks : {1, 2, 4})
+      for (const bool sigmoid : {false, true}) {
+        if (expert_ranks > ranks) continue;
+        RankCase c;
+        c.config.pattern = pattern;
+        c.config.hidden = 16;
+        c.config.vocabulary = 23;
+        c.config.attention = {.heads = 4, .kv_heads = 2, .head_dim = 4};
+        c.config.mlp.ffn = 24;
+        c.config.experts.experts = sigmoid ? 4 : 8;
+        c.config.experts.ffn = 12;
+        c.config.experts.router.k = sigmoid ? 3 : 2;
+        c.config.init_std = 0.2;
+        if (sigmoid) {
+          c.config.experts.router.score = RouterSpec::Score::sigmoid;
+          c.config.experts.router.choose_first = false;
+          c.config.experts.router.normalise = true;
+          c.config.experts.shared_ffn = 8;
+          c.config.experts.expert_bias = true;
+          c.config.experts.balance.bias_update_rate = 1e-3;
+          c.config.experts.balance.global_aux_loss = 0.01;
+        }
+        c.config.tied_embeddings = expert_ranks == 2;
+        c.dtype = sigmoid ? DType::bf16 : DType::f32;
+        c.ranks = ranks;
+        c.expert_ranks = expert_ranks;
+        c.micro_batches = sigmoid ? 4 : 3;
+        c.steps = 5;
+        cases.push_back({fmt::format("{} ranks={} ep={} {}", pattern, ranks, expert_ranks,
+                                     sigmoid ? "sigmoid, shared, bf16" : "softmax, f32"),
+                         c});
+      }
+  return cases;
+}
+
+inline std::uint64_t bits_of(std::uint64_t hash, const std::vector<double>& values) {
+  for (double value : values) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, &value, sizeof(word));
+    hash = (hash ^ word) * 1099511628211u;
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
+// One line for the losses and norms, one a parameter; equal lines mean equal bits.
+inline std::vector<std::string> lines_of(const std::string& name, const RankRun& run) {
+  std::vector<std::string> lines{
+      fmt::format("bits {}: losses {:016x}", name, bits_of(bits_of(1, run.losses), run.norms))};
+  for (const auto& [identity, values] : run.weights)
+    lines.push_back(fmt::format("bits {}: {} {:016x}", name, to_text(identity), bits_of(1, values)));
+  return lines;
+}
+
+}  // namespace weft

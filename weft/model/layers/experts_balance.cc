@@ -1,0 +1,141 @@
+#include "weft/model/layers/experts_balance.h"
+
+#include <cmath>
+
+#include "weft/device/operations.h"
+
+namespace weft {
+
+RouterBalance::RouterBalance(ModuleBuilder& b, const ExpertsSpec& spec, ValueId scores, ValueId logits, ValueId indices,
+                             ValueId weights, ValueId expert_bias)
+    : spec_(spec.balance),
+      router_(spec.router),
+      experts_(spec.experts),
+      batch_(b.options().batch),
+      scores_(scores),
+      logits_(logits),
+      indices_(indices),
+      weights_(weights),
+      kept_(indices) {
+  Module& m = b.module();
+  const std::int64_t T = b.tokens(), E = experts_, k = router_.k;
+  if (spec_.capacity_factor > 0) {
+    capacity_ = static_cast<std::int64_t>(
+        std::ceil(static_cast<double>(T * k) / static_cast<double>(E) * spec_.capacity_factor));
+    drops_ = capacity_ < T;  // a token goes to an expert once
+    padded_ = spec_.pad_to_capacity;
+    if (drops_) kept_ = b.scratch("kept", DType::i32, {T, k});
+  }
+  plain_ = router_.groups == 1 && !expert_bias.valid();
+  step_ = m.step_values;
+  if (spec_.aux_loss > 0) {
+    batch_counts_ = b.activation("batch_counts", DType::f64, {1, E});
+    balance_.push_back({spec_.aux_loss, batch_counts_, 1, RouterLoss::aux});
+  }
+  if (spec_.sequence_aux_loss > 0) {
+    sequence_counts_ = b.activation("sequence_counts", DType::f64, {batch_, E});
+    balance_.push_back({spec_.sequence_aux_loss, sequence_counts_, batch_, RouterLoss::sequence_aux});
+  }
+  if (spec_.global_aux_loss > 0) {
+    running_ = b.running("counts_so_far", DType::f64, {1, E});
+    before_ = b.before(running_);
+    snapshot_ = running_;
+    if (b.options().data_shards > 1) snapshot_ = b.activation("counts_of_all", DType::f64, {1, E});
+    balance_.push_back({spec_.global_aux_loss, snapshot_, 1, RouterLoss::global_aux});
+  }
+  if (!balance_.empty() || spec_.z_loss > 0) losses_ = b.router_losses();
+  if (expert_bias.valid() && spec_.bias_update_rate > 0)
+    bias_counts_ = b.balance_parameter(expert_bias, spec_.bias_update_rate);
+}
+
+void RouterBalance::add_evaluation(PieceCode& code) const {
+  if (drops_) code.uses.push_back({kept_, Access::write});
+}
+
+void RouterBalance::add_forward(PieceCode& code) const {
+  const auto use = [&](ValueId value, Access access) {
+    if (value.valid()) code.uses.push_back({value, access});
+  };
+  add_evaluation(code);
+  use(batch_counts_, Access::write);
+  use(sequence_counts_, Access::write);
+  use(before_, Access::read);
+  use(running_, Access::add);
+  use(bias_counts_, Access::add);
+}
+
+void RouterBalance::drop(const Run& r) const {
+  if (!drops_) return;
+  r.ops().drop_choices(r.stream(), {spec_.drop_policy, r[indices_], r[weights_], r[kept_], experts_, capacity_});
+}
+
+void RouterBalance::count(const Run& r) const {
+  const auto count = [&](ValueId counts, std::int64_t sequences) {
+    r.ops().count_experts(r.stream(), {choices(r), r[scores_], r[counts], {}, router_.k, sequences});
+  };
+  if (batch_counts_.valid()) count(batch_counts_, 1);
+  if (sequence_counts_.valid()) count(sequence_counts_, batch_);
+  if (running_.valid()) {
+    const Store store = r.store(running_);
+    r.ops().count_experts(r.stream(), {choices(r), r[scores_], r[running_],
+                                       store == Store::write ? r[before_] : Tensor{}, router_.k, 1, store});
+  }
+  if (bias_counts_.valid())
+    r.ops().count_experts(r.stream(), {r[kept_], {}, r[bias_counts_], {}, router_.k, 1, r.store(bias_counts_)});
+}
+
+void RouterBalance::add_statistics(ModuleBuilder& b) const {
+  if (!snapshot_.valid() || snapshot_ == running_) return;
+  Piece& piece = b.piece("statistics", Lane::reduce);
+  piece.only_in_training = true;
+  Collective sum;
+  sum.kind = CollectiveKind::all_reduce;
+  sum.group = "dp";
+  sum.send = running_;
+  sum.receive = snapshot_;
+  piece.forward.uses = {{running_}, {snapshot_, Access::write}};
+  piece.forward.collectives = {sum};
+}
+
+void RouterBalance::add_backward(PieceCode& code) const {
+  if (!losses_.valid()) return;
+  if (spec_.z_loss > 0) code.uses.push_back({logits_});
+  for (const Loss& loss : balance_) code.uses.push_back({loss.counts});
+  code.uses.push_back({step_});
+  code.uses.push_back({losses_, Access::add});
+}
+
+void RouterBalance::add_gradients(const Run& r, ValueId dlogits) const {
+  if (!losses_.valid()) return;
+  const Tensor scale = r[step_].slice_rows(StepValues::router_loss_scale, 1);
+  const auto slot = [&](RouterLoss loss) { return r[losses_].slice_rows(static_cast<std::int64_t>(loss), 1); };
+  if (r.store(losses_) == Store::write) r.ops().fill(r.stream(), {r[losses_], 0});
+  for (const Loss& loss : balance_)
+    r.ops().balance_losses(r.stream(), {router_.score,
+                                        r[scores_],
+                                        {},
+                                        r[loss.counts],
+                                        scale,
+                                        r[dlogits],
+                                        slot(loss.slot),
+                                        {},
+                                        loss.sequences,
+                                        loss.coefficient,
+                                        0,
+                                        Store::add});
+  if (spec_.z_loss > 0)
+    r.ops().balance_losses(r.stream(), {router_.score,
+                                        r[scores_],
+                                        r[logits_],
+                                        {},
+                                        scale,
+                                        r[dlogits],
+                                        {},
+                                        slot(RouterLoss::z),
+                                        1,
+                                        0,
+                                        spec_.z_loss,
+                                        Store::add});
+}
+
+}  // namespace weft

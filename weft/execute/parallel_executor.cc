@@ -62,9 +62,9 @@ void ParallelExecutor::build_queues(Device& device) {
     }
     return at;
   };
-  queue_of(Lane::compute);  // always the first
+  queue_of(Lane::compute);                                                // always the first
   const std::vector<LaneMarks> waits = lane_waits(plan, plan_.memory());  // last node of each other lane to wait for
-  std::vector<std::uint32_t> position(plan.nodes.size());                  // in its lane, from 1
+  std::vector<std::uint32_t> position(plan.nodes.size());                 // in its lane, from 1
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
     const int own = queue_of(plan.nodes[i].lane);
     LaneNode node{NodeId(static_cast<std::int64_t>(i)), {}};

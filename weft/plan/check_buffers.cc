@@ -108,8 +108,7 @@ class Walk {
   }
 
   void reduce(NodeId self, const BufferUse& use, const Buffer& buffer, BufferState& state) {
-    if (state.reducer.valid())
-      faults_.add({self, state.reducer}, fmt::format("{} is reduced twice", name(use.buffer)));
+    if (state.reducer.valid()) faults_.add({self, state.reducer}, fmt::format("{} is reduced twice", name(use.buffer)));
     if (state.contributions < buffer.contributions) {
       faults_.add({self, state.writer}, fmt::format("{} is reduced after {} of its {} contributions", name(use.buffer),
                                                     state.contributions, buffer.contributions));
@@ -128,7 +127,8 @@ class Walk {
   void add(NodeId self, const BufferUse& use, const Buffer& buffer, BufferState& state) {
     const std::int32_t number = use.contribution;
     if (number < state.contributions) {
-      faults_.add({self, state.writer}, fmt::format("contribution {} of {} is counted twice", number, name(use.buffer)));
+      faults_.add({self, state.writer},
+                  fmt::format("contribution {} of {} is counted twice", number, name(use.buffer)));
     } else if (number > state.contributions) {
       faults_.add({self, state.writer}, fmt::format("contribution {} of {} comes before contribution {}", number,
                                                     name(use.buffer), state.contributions));

@@ -51,9 +51,9 @@ class MemoryCheck {
   std::vector<PlanFault> run() {
     if (memory_.offset.size() != plan_.buffers.size() || memory_.lifetimes.size() != plan_.buffers.size() ||
         memory_.live.size() != plan_.nodes.size()) {
-      faults_.add({}, fmt::format("memory was planned for {} buffers and {} nodes, but the plan has {} and {}",
-                                  memory_.offset.size(), memory_.live.size(), plan_.buffers.size(),
-                                  plan_.nodes.size()));
+      faults_.add({},
+                  fmt::format("memory was planned for {} buffers and {} nodes, but the plan has {} and {}",
+                              memory_.offset.size(), memory_.live.size(), plan_.buffers.size(), plan_.nodes.size()));
       return faults_.take();
     }
     check_waits();
@@ -62,9 +62,7 @@ class MemoryCheck {
   }
 
  private:
-  static bool outside(Storage s) {
-    return s == Storage::weight || s == Storage::gradient || s == Storage::state;
-  }
+  static bool outside(Storage s) { return s == Storage::weight || s == Storage::gradient || s == Storage::state; }
 
   void check_waits() {
     for (const MemoryReuse& reuse : memory_.reuses)
@@ -118,8 +116,8 @@ class MemoryCheck {
         if (users == no_marks && !fixed(plan_.value_of(use.buffer).storage)) begin(use.buffer, node_id(i), now);
         if (freed_[b].node.valid())
           faults_.add({node_id(i), freed_[b].node},
-                      fmt::format("{} is used after it is freed: its memory was given to {}",
-                                  plan_.name_of(use.buffer), plan_.name_of(freed_[b].to)));
+                      fmt::format("{} is used after it is freed: its memory was given to {}", plan_.name_of(use.buffer),
+                                  plan_.name_of(freed_[b].to)));
         users[static_cast<std::size_t>(node.lane)] = static_cast<std::int32_t>(i);
       }
       clocks.end(i, node.lane, now);

@@ -17,10 +17,10 @@ void check_final_norm(const Plan& plan, FaultList& faults) {
   enum class Part : std::uint8_t { other, layer, norm, head };
   std::vector<Part> parts;
   for (const PieceInfo& piece : plan.pieces)
-    parts.push_back(piece.layer == "final_norm"           ? Part::norm
-                    : piece.layer == "head"               ? Part::head
+    parts.push_back(piece.layer == "final_norm"        ? Part::norm
+                    : piece.layer == "head"            ? Part::head
                     : piece.layer.starts_with("main.") ? Part::layer
-                                                          : Part::other);
+                                                       : Part::other);
   if (std::find(parts.begin(), parts.end(), Part::norm) == parts.end()) return;
   std::vector<NodeId> norms(static_cast<std::size_t>(plan.micro_batches));
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
@@ -103,11 +103,9 @@ void check_nodes(const Plan& plan, FaultList& faults) {
       const auto phase = static_cast<Phase>(p);
       if ((plan.pieces[piece].phases & in_use & (1u << p)) == 0) continue;
       // A node of the step may also stand in every micro-batch; which one it is, its nodes say.
-      const bool step = once_a_step(phase) && std::none_of(&place(piece, phase, 0), &place(piece, phase, 0) + M,
-                                                           [&](NodeId id) {
-                                                             return id.valid() &&
-                                                                    plan.nodes[id.index()].micro_batch >= 0;
-                                                           });
+      const bool step = once_a_step(phase) &&
+                        std::none_of(&place(piece, phase, 0), &place(piece, phase, 0) + M,
+                                     [&](NodeId id) { return id.valid() && plan.nodes[id.index()].micro_batch >= 0; });
       for (std::size_t m = 0; m < (step ? 1 : M); ++m) {
         if (place(piece, phase, m).valid()) continue;
         Node missing;
@@ -177,11 +175,10 @@ void check_collectives(const Plan& plan, FaultList& faults) {
     if (node.phase != Phase::reduce) continue;
     const auto collectives = plan.collectives_of(node);
     for (const BufferUse& use : uses)
-      if (use.access != Access::read &&
-          std::none_of(collectives.begin(), collectives.end(),
-                       [&](const NodeCollective& c) { return c.receive == use.buffer; }))
-        faults.add({self}, fmt::format("{} is written by a reduction that does not communicate it",
-                                       plan.name_of(use.buffer)));
+      if (use.access != Access::read && std::none_of(collectives.begin(), collectives.end(),
+                                                     [&](const NodeCollective& c) { return c.receive == use.buffer; }))
+        faults.add({self},
+                   fmt::format("{} is written by a reduction that does not communicate it", plan.name_of(use.buffer)));
   }
 }
 

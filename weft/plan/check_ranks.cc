@@ -31,7 +31,8 @@ Calls calls_of(const Plan& plan) {
     }
   Calls calls;
   for (std::size_t i = 0; i < found.size(); ++i)
-    if (!found[i].empty()) calls[{plan.groups[i / lane_count], static_cast<Lane>(i % lane_count)}] = std::move(found[i]);
+    if (!found[i].empty())
+      calls[{plan.groups[i / lane_count], static_cast<Lane>(i % lane_count)}] = std::move(found[i]);
   return calls;
 }
 
@@ -129,9 +130,9 @@ class RankCheck {
           fault({{kind, last_use(plan, buffer)}}, fmt::format("{} is not summed over '{}': {} hold its parameter",
                                                               plan.name_of(buffer), name, ranks_text(holders)));
       } else if (const RankGroup& over = kinds_.group(sum->second.group, kind); over != holders) {
-        fault({{kind, sum->second.node}}, fmt::format("{} is summed over {} ('{}'), but {} ('{}') hold its parameter",
-                                                      plan.name_of(buffer), ranks_text(over), sum->second.group,
-                                                      ranks_text(holders), name));
+        fault({{kind, sum->second.node}},
+              fmt::format("{} is summed over {} ('{}'), but {} ('{}') hold its parameter", plan.name_of(buffer),
+                          ranks_text(over), sum->second.group, ranks_text(holders), name));
       }
     }
   }
@@ -150,12 +151,11 @@ class RankCheck {
       for (const Call& call : list) {
         const NodeCollective& c = plan.collectives[static_cast<std::size_t>(call.collective)];
         if (c.kind != CollectiveKind::all_to_all) continue;
-        for (BufferId buffer : c.send_counts.valid() ? std::initializer_list<BufferId>{c.send_counts, c.receive_counts}
-                                                     : std::initializer_list<BufferId>{c.send, c.receive})
+        const bool counted = c.send_counts.valid();
+        for (BufferId buffer : {counted ? c.send_counts : c.send, counted ? c.receive_counts : c.receive})
           if (const Shape& shape = plan.value_of(buffer).shape; shape.elements() % peers != 0)
-            fault({{kind, call.node}},
-                  fmt::format("{} {} cannot be cut into even parts for the {} ranks of '{}'", plan.name_of(buffer),
-                              to_text(shape), peers, key.first));
+            fault({{kind, call.node}}, fmt::format("{} {} cannot be cut into even parts for the {} ranks of '{}'",
+                                                   plan.name_of(buffer), to_text(shape), peers, key.first));
       }
     }
   }
@@ -183,9 +183,8 @@ class RankCheck {
       return at == calls(kind).end() ? none : at->second;
     };
     const std::vector<Call>&x = list_of(a), &y = list_of(b);
-    const std::string where =
-        fmt::format("of group '{}' on lane {}, ranks {} and {} differ", key.first, name_of(key.second),
-                    kinds_.first_rank(a).value, kinds_.first_rank(b).value);
+    const std::string where = fmt::format("of group '{}' on lane {}, ranks {} and {} differ", key.first,
+                                          name_of(key.second), kinds_.first_rank(a).value, kinds_.first_rank(b).value);
     // What follows the first difference differs because of it.
     for (std::size_t i = 0; i < std::min(x.size(), y.size()); ++i)
       if (const std::string what = difference(plan_of(a), x[i], plan_of(b), y[i]); !what.empty())
@@ -264,7 +263,8 @@ std::vector<PlanFault> check_ranks(const RankPlans& ranks) { return RankCheck(ra
 void require_valid(const RankPlans& ranks) {
   const std::vector<PlanFault> faults = check_ranks(ranks);
   if (!faults.empty())
-    throw_faults(fmt::format("the plan of {} ranks in {} classes", ranks.class_of.size(), ranks.classes.size()), faults);
+    throw_faults(fmt::format("the plan of {} ranks in {} classes", ranks.class_of.size(), ranks.classes.size()),
+                 faults);
 }
 
 }  // namespace weft

@@ -170,8 +170,9 @@ class Rendezvous {
       const std::int32_t missing = missing_kind(kind, lane, c);
       for (RankId other : kinds_.group_of(group, rank))
         if (kinds_.kind_of(other) == missing) {
-          path.push_back({rank, node, fmt::format("waits in {} of {} over '{}' for rank {}", name_of(c.kind),
-                                                  plan.name_of(c.send), group, other.value)});
+          path.push_back({rank, node,
+                          fmt::format("waits in {} of {} over '{}' for rank {}", name_of(c.kind), plan.name_of(c.send),
+                                      group, other.value)});
           rank = other;
           break;
         }
@@ -179,9 +180,9 @@ class Rendezvous {
   }
 
   const RankKinds& kinds_;
-  std::vector<Schedule> schedules_;                                     // by class
-  std::vector<std::array<LaneState, lane_count>> lanes_;                // by kind
-  std::vector<LaneMarks> passed_;                                       // by kind: last node that each lane has done
+  std::vector<Schedule> schedules_;                       // by class
+  std::vector<std::array<LaneState, lane_count>> lanes_;  // by kind
+  std::vector<LaneMarks> passed_;                         // by kind: last node that each lane has done
   std::vector<std::vector<std::array<std::int32_t, lane_count>>> meetings_;  // by kind, group of its plan, lane
   std::vector<Meeting> all_meetings_;
   std::vector<std::pair<std::size_t, std::size_t>> work_;  // kinds and lanes that may go on

@@ -71,8 +71,8 @@ std::string ranks_text(std::span<const RankId> ranks) {
     std::size_t end = i + 1;
     while (end < ranks.size() && ranks[end].value == ranks[end - 1].value + 1) ++end;
     if (i > 0) text += ", ";
-    text += end - i > 2 ? fmt::format("{} to {}", ranks[i].value, ranks[end - 1].value)
-                        : fmt::format("{}", ranks[i].value);
+    text +=
+        end - i > 2 ? fmt::format("{} to {}", ranks[i].value, ranks[end - 1].value) : fmt::format("{}", ranks[i].value);
     i = end - i > 2 ? end : i + 1;
   }
   return text;

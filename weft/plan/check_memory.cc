@@ -90,7 +90,7 @@ class MemoryCheck {
       const Storage storage = plan_.value_of(buffer).storage;
       const std::int64_t offset = memory_.offset[i], end = offset + plan_.value_of(buffer).bytes;
       if (memory_.lifetimes[i].first < 0 && offset < 0) continue;
-      if (outside(storage) != (offset < 0) || end > memory_.arena)
+      if (outside(storage) != (offset < 0) || (offset >= 0 && end > memory_.arena))
         faults_.add({NodeId(memory_.lifetimes[i].first)},
                     fmt::format("{} lies at bytes {} to {} of an arena of {}", plan_.name_of(buffer), offset, end,
                                 memory_.arena));

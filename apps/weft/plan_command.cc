@@ -11,7 +11,7 @@
 #include "weft/checkpoint/hugging_face.h"
 #include "weft/optim/adamw.h"
 #include "weft/plan/build.h"
-#include "weft/plan/check.h"
+#include "weft/plan/check_ranks.h"
 #include "weft/plan/estimate.h"
 #include "weft/plan/memory.h"
 #include "weft/plan/perfetto.h"
@@ -32,6 +32,7 @@ struct PaperPlan {
   Module module;
   Plan plan;
   MemoryPlan memory;
+  std::vector<PlanFault> faults;  // of all ranks
 };
 
 PaperPlan plan_on_paper(const TrainOptions& options) {
@@ -47,6 +48,7 @@ PaperPlan plan_on_paper(const TrainOptions& options) {
   paper.plan.pattern = paper.config.pattern;
   price(paper.plan, paper.module, counting_pricer(paper.module));
   paper.memory = plan_memory(paper.plan);
+  paper.faults = check_ranks(same_on_all_ranks(grid_of(layout), paper.plan, paper.memory));
   return paper;
 }
 
@@ -83,6 +85,7 @@ int run_plan_command(std::span<const std::string> words) {
              options, output))
     return 0;
   const PaperPlan paper = plan_on_paper(options);
+  if (!paper.faults.empty()) throw_faults("the plan of all ranks", paper.faults);
   if (!output.html.empty() || !options.execution.trace.empty()) {
     const Timeline timeline = estimate_timeline(paper.plan, paper.memory, static_cast<int>(options.layout.ranks), {});
     if (!output.html.empty()) write_file_atomically(output.html, timeline_page(timeline, nullptr));
@@ -118,7 +121,15 @@ int run_check_command(std::span<const std::string> words) {
   report.tokens = options.batch.global_batch_size * options.batch.seq_length;
   if (!output.json) {
     fmt::print("{}\n", to_text(report));
+    if (!paper.faults.empty()) throw_faults("the plan of all ranks", paper.faults);
     return 0;
+  }
+  Json faults = Json::array();
+  for (const PlanFault& fault : paper.faults) {
+    Json nodes = Json::array(), ranks = Json::array();
+    for (NodeId node : fault.nodes) nodes.push_back(node.value);
+    for (RankId rank : fault.ranks) ranks.push_back(rank.value);
+    faults.push_back({{"message", fault.message}, {"nodes", nodes}, {"ranks", ranks}});
   }
   const MemoryPlan& m = paper.memory;
   const Json result = {
@@ -135,10 +146,11 @@ int run_check_command(std::span<const std::string> words) {
         {"optimizer", m.states},
         {"activations", m.activations},
         {"step", m.step}}},
-      {"faults", Json::array()},
+      {"ranks", report.ranks},
+      {"faults", faults},
   };
   fmt::print("{}\n", result.dump());
-  return 0;
+  return paper.faults.empty() ? 0 : 1;
 }
 
 }  // namespace weft

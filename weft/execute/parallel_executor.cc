@@ -4,7 +4,6 @@
 #include <chrono>
 
 #include "weft/base/error.h"
-#include "weft/plan/edges.h"
 
 namespace weft {
 
@@ -63,26 +62,15 @@ void ParallelExecutor::build_queues(Device& device) {
     }
     return at;
   };
-  queue_of(Lane::compute);  // always the first
-  const Edges edges = derive_edges(plan);
-  std::vector<std::uint32_t> position(plan.nodes.size());  // in its lane, from 1
-  std::vector<LaneMarks> marks(plan.nodes.size());         // last node of each lane to wait for
-  for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
-    marks[i].fill(-1);
-    for (NodeId before : edges.before(NodeId(static_cast<std::int64_t>(i)))) {
-      std::int32_t& mark = marks[i][static_cast<std::size_t>(plan.nodes[before.index()].lane)];
-      mark = std::max(mark, before.value);
-    }
-  }
-  for (const MemoryReuse& reuse : plan_.memory().reuses)
-    for (std::size_t lane = 0; lane < lane_count; ++lane)
-      marks[reuse.node.index()][lane] = std::max(marks[reuse.node.index()][lane], reuse.after[lane]);
+  queue_of(Lane::compute);                                                // always the first
+  const std::vector<LaneMarks> waits = lane_waits(plan, plan_.memory());  // last node of each other lane to wait for
+  std::vector<std::uint32_t> position(plan.nodes.size());                 // in its lane, from 1
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
     const int own = queue_of(plan.nodes[i].lane);
     LaneNode node{NodeId(static_cast<std::int64_t>(i)), {}};
     for (std::size_t lane = 0; lane < lane_count; ++lane)
-      if (marks[i][lane] >= 0 && index[lane] != own)
-        node.waits.push_back({index[lane], position[static_cast<std::size_t>(marks[i][lane])]});
+      if (const std::int32_t mark = waits[i][lane]; mark >= 0)
+        node.waits.push_back({index[lane], position[static_cast<std::size_t>(mark)]});
     lanes_[static_cast<std::size_t>(own)]->nodes.push_back(std::move(node));
     position[i] = static_cast<std::uint32_t>(lanes_[static_cast<std::size_t>(own)]->nodes.size());
   }

@@ -1,6 +1,8 @@
 // Which node must wait for which, derived from the uses in the order of the list.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <span>
 #include <vector>
 
@@ -20,5 +22,44 @@ struct Edges {
   }
 };
 Edges derive_edges(const Plan& plan);
+
+// The last node of every lane among some nodes; -1: none. Lanes run in order, so waiting for these is waiting for all.
+using LaneMarks = std::array<std::int32_t, lane_count>;
+inline constexpr LaneMarks no_marks = {-1, -1, -1, -1, -1, -1, -1};
+inline void join(LaneMarks& marks, const LaneMarks& other) {
+  for (std::size_t lane = 0; lane < marks.size(); ++lane) marks[lane] = std::max(marks[lane], other[lane]);
+}
+// Whether all marked nodes are among those that `now` marks.
+inline bool passed(const LaneMarks& marks, const LaneMarks& now) {
+  for (std::size_t lane = 0; lane < marks.size(); ++lane)
+    if (marks[lane] > now[lane]) return false;
+  return true;
+}
+
+// The edges as a lane sees them: for every node, the last node of every other lane that it waits for. One pass, without
+// a list of edges.
+std::vector<LaneMarks> lane_waits(const Plan& plan);
+
+// What is known to be done when a node begins: what its lane knew before, what it waits for, and what those knew. Ask
+// for the nodes in the order of the list.
+class LaneClocks {
+ public:
+  explicit LaneClocks(std::size_t nodes) : ended_(nodes, no_marks) { at_lane_.fill(no_marks); }
+
+  LaneMarks begin(Lane lane, const LaneMarks& waits) const {
+    LaneMarks now = at_lane_[static_cast<std::size_t>(lane)];
+    for (std::int32_t mark : waits)
+      if (mark >= 0) join(now, ended_[static_cast<std::size_t>(mark)]);
+    return now;
+  }
+  void end(std::size_t node, Lane lane, LaneMarks now) {
+    now[static_cast<std::size_t>(lane)] = static_cast<std::int32_t>(node);
+    ended_[node] = at_lane_[static_cast<std::size_t>(lane)] = now;
+  }
+
+ private:
+  std::vector<LaneMarks> ended_;                 // known when node i ends
+  std::array<LaneMarks, lane_count> at_lane_{};  // known at the end of each lane
+};
 
 }  // namespace weft

@@ -4,8 +4,6 @@
 #include <array>
 #include <map>
 
-#include "weft/plan/edges.h"
-
 namespace weft {
 
 void price(Plan& plan, const Module& module, const Pricer& pricer) {
@@ -44,14 +42,9 @@ ParameterCount count_parameters(const Module& module, std::int64_t experts, std:
 
 Timeline estimate_timeline(const Plan& plan, const MemoryPlan& memory, int ranks, const MachineRates& rates) {
   // All ranks run the same plan and nothing tells them apart, so they go in step: one is simulated and drawn for all.
-  const Edges edges = derive_edges(plan);
+  const std::vector<LaneMarks> waits = lane_waits(plan, memory);
   std::vector<double> end(plan.nodes.size());
   std::array<double, lane_count> lane_free{};
-  std::vector<LaneMarks> reuse(plan.nodes.size());
-  for (LaneMarks& marks : reuse) marks.fill(-1);
-  for (const MemoryReuse& r : memory.reuses)
-    for (std::size_t lane = 0; lane < lane_count; ++lane)
-      reuse[r.node.index()][lane] = std::max(reuse[r.node.index()][lane], r.after[lane]);
   Timeline timeline;
   timeline.title = "plan (estimate)";
   timeline.ranks = ranks;
@@ -61,9 +54,7 @@ Timeline estimate_timeline(const Plan& plan, const MemoryPlan& memory, int ranks
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
     const Node& node = plan.nodes[i];
     double start = lane_free[static_cast<std::size_t>(node.lane)];
-    for (NodeId before : edges.before(NodeId(static_cast<std::int64_t>(i))))
-      start = std::max(start, end[before.index()]);
-    for (std::int32_t mark : reuse[i])
+    for (std::int32_t mark : waits[i])
       if (mark >= 0) start = std::max(start, end[static_cast<std::size_t>(mark)]);
     double seconds = rates.node_overhead;
     if (node.collectives == 0) {

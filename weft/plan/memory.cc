@@ -5,7 +5,6 @@
 #include <set>
 
 #include "weft/base/error.h"
-#include "weft/plan/edges.h"
 
 namespace weft {
 
@@ -13,12 +12,6 @@ namespace {
 
 std::int64_t aligned(std::int64_t bytes) {
   return (bytes + MemoryPlan::alignment - 1) / MemoryPlan::alignment * MemoryPlan::alignment;
-}
-
-constexpr LaneMarks nobody = {-1, -1, -1, -1, -1, -1, -1};
-
-void join(LaneMarks& marks, const LaneMarks& other) {
-  for (std::size_t lane = 0; lane < marks.size(); ++lane) marks[lane] = std::max(marks[lane], other[lane]);
 }
 
 // Best fit on a list of free ranges, in the order of the list of nodes. Ranges remember who used them.
@@ -70,7 +63,7 @@ class FreeList {
   // Nothing fits: a free range at the very end is used and extended.
   std::int64_t grow(std::int64_t bytes, LaneMarks& users) {
     std::int64_t at = end_;
-    users = nobody;
+    users = no_marks;
     if (!ranges_.empty()) {
       const auto [last, range] = *std::prev(ranges_.end());
       if (last + range.bytes == end_) {
@@ -103,7 +96,7 @@ MemoryPlan plan_memory(const Plan& plan) {
   MemoryPlan memory;
   memory.offset.assign(plan.buffers.size(), -1);
   memory.lifetimes.resize(plan.buffers.size());
-  std::vector<LaneMarks> users(plan.buffers.size(), nobody);
+  std::vector<LaneMarks> users(plan.buffers.size(), no_marks);
   for (std::size_t i = 0; i < plan.nodes.size(); ++i)
     for (const BufferUse& use : plan.uses_of(plan.nodes[i])) {
       Lifetime& life = memory.lifetimes[use.buffer.index()];
@@ -146,10 +139,8 @@ MemoryPlan plan_memory(const Plan& plan) {
 
   // What a node that begins knows to be done: the nodes it waits for, and what they knew. Memory that was used on other
   // lanes is given out again only where its users are known to be done, so that reuse makes nobody wait.
-  const Edges edges = derive_edges(plan);
-  std::vector<LaneMarks> done(plan.nodes.size(), nobody);  // known when node i ends
-  std::array<LaneMarks, lane_count> at_lane;               // known at the end of each lane
-  at_lane.fill(nobody);
+  const std::vector<LaneMarks> waits = lane_waits(plan);
+  LaneClocks clocks(plan.nodes.size());
   struct Freed {
     std::int32_t buffer;
     std::int64_t bytes;
@@ -159,19 +150,12 @@ MemoryPlan plan_memory(const Plan& plan) {
   FreeList arena(base);
   std::int64_t live = 0;
   const auto bytes_of = [&](std::int32_t buffer) { return aligned(plan.value_of(BufferId(buffer)).bytes); };
-  const auto known = [](const LaneMarks& marks, const LaneMarks& now) {
-    for (std::size_t lane = 0; lane < marks.size(); ++lane)
-      if (marks[lane] > now[lane]) return false;
-    return true;
-  };
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
-    const auto lane = static_cast<std::size_t>(plan.nodes[i].lane);
-    LaneMarks now = at_lane[lane];
-    for (NodeId before : edges.before(NodeId(static_cast<std::int64_t>(i)))) join(now, done[before.index()]);
+    LaneMarks now = clocks.begin(plan.nodes[i].lane, waits[i]);
     if (!begins[i].empty())
       std::erase_if(pending, [&](const Freed& freed) {
         const auto index = static_cast<std::size_t>(freed.buffer);
-        if (!known(users[index], now)) return false;
+        if (!passed(users[index], now)) return false;
         arena.give(memory.offset[index], freed.bytes, users[index]);
         return true;
       });
@@ -180,7 +164,7 @@ MemoryPlan plan_memory(const Plan& plan) {
     for (std::int32_t buffer : begins[i]) {
       LaneMarks before;
       memory.offset[static_cast<std::size_t>(buffer)] = arena.take(bytes_of(buffer), before);
-      if (!known(before, now)) {
+      if (!passed(before, now)) {
         memory.reuses.push_back({NodeId(static_cast<std::int64_t>(i)), before});
         join(now, before);
       }
@@ -191,13 +175,21 @@ MemoryPlan plan_memory(const Plan& plan) {
       pending.push_back({buffer, bytes_of(buffer)});
       live -= bytes_of(buffer);
     }
-    done[i] = now;
-    done[i][lane] = static_cast<std::int32_t>(i);
-    at_lane[lane] = done[i];
+    clocks.end(i, plan.nodes[i].lane, now);
   }
   memory.arena = arena.end();
   memory.activations = memory.arena - memory.step;
   return memory;
+}
+
+std::vector<LaneMarks> lane_waits(const Plan& plan, const MemoryPlan& memory) {
+  std::vector<LaneMarks> waits = lane_waits(plan);
+  for (const MemoryReuse& reuse : memory.reuses) {
+    LaneMarks after = reuse.after;
+    after[static_cast<std::size_t>(plan.nodes[reuse.node.index()].lane)] = -1;
+    join(waits[reuse.node.index()], after);
+  }
+  return waits;
 }
 
 }  // namespace weft

@@ -3,9 +3,9 @@
 // lane is taken over only where its users are known to be done, so that reuse holds no lane up.
 #pragma once
 
-#include <array>
 #include <vector>
 
+#include "weft/plan/edges.h"
 #include "weft/plan/plan.h"
 
 namespace weft {
@@ -13,9 +13,6 @@ namespace weft {
 struct Lifetime {
   std::int32_t first = -1, last = -1;  // node indices; -1: never used
 };
-
-// The last node of every lane among some nodes; -1: none. Lanes run in order, so waiting for these is waiting for all.
-using LaneMarks = std::array<std::int32_t, lane_count>;
 
 // A node that takes memory over from others that it does not wait for anyway.
 struct MemoryReuse {
@@ -39,5 +36,9 @@ struct MemoryPlan {
   std::vector<MemoryReuse> reuses;
 };
 MemoryPlan plan_memory(const Plan& plan);
+
+// What every node waits for on other lanes, by its uses and by the memory it takes over. Executors and estimates go by
+// this and nothing else.
+std::vector<LaneMarks> lane_waits(const Plan& plan, const MemoryPlan& memory);
 
 }  // namespace weft

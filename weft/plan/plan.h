@@ -25,15 +25,18 @@ struct ValueInfo {  // what a module's value is, once for all its buffers
   Shape shape;
   std::int64_t bytes = 0;
   TensorId tensor;                 // of weights, gradients and states
-  bool summed_over_ranks = false;  // a gradient that must be reduced
+  bool summed_over_ranks = false;  // must be reduced once a step, behind its last contribution
   bool read_by_host = false;
+  bool expert = false;  // of an expert's tensor: other ranks may hold other experts
 };
 
 struct PieceInfo {
   std::string name;  // "main.3E.experts"
   std::string layer, piece;
   int unit = 0;
+  std::uint8_t phases = 0;  // bit 1 << phase: the piece has it; 0: not known
 };
+inline constexpr int phase_count = 6;
 
 // What a node's communication is, the same on all ranks of the group.
 struct NodeCollective {

@@ -51,7 +51,9 @@ Json to_json(const Plan& plan, const MemoryPlan& memory) {
   json["pattern"] = plan.pattern;
   json["micro_batches"] = plan.micro_batches;
   json["memory"] = {{"weights", memory.weights}, {"gradients", memory.gradients},     {"states", memory.states},
-                    {"step", memory.step},       {"activations", memory.activations}, {"total", memory.total()}};
+                    {"step", memory.step},       {"activations", memory.activations}, {"arena", memory.arena},
+                    {"total", memory.total()}};
+  json["groups"] = plan.groups;
   json["buffers"] = Json::array();
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     const BufferId id(static_cast<std::int64_t>(i));
@@ -60,18 +62,25 @@ Json to_json(const Plan& plan, const MemoryPlan& memory) {
     for (int dim = 0; dim < v.shape.dims(); ++dim) shape.push_back(v.shape[dim]);
     json["buffers"].push_back({{"id", i},
                                {"name", plan.name_of(id)},
+                               {"value", v.name},
+                               {"micro_batch", plan.buffers[i].micro_batch},
                                {"storage", name_of(v.storage)},
                                {"dtype", name_of(v.dtype)},
                                {"shape", shape},
                                {"bytes", v.bytes},
                                {"offset", memory.offset[i]},
-                               {"contributions", plan.buffers[i].contributions}});
+                               {"contributions", plan.buffers[i].contributions},
+                               {"summed_over_ranks", v.summed_over_ranks},
+                               {"first_node", memory.lifetimes[i].first},
+                               {"last_node", memory.lifetimes[i].last}});
   }
   const Edges edges = derive_edges(plan);
+  std::vector<LaneMarks> for_memory(plan.nodes.size(), no_marks);
+  for (const MemoryReuse& reuse : memory.reuses) join(for_memory[reuse.node.index()], reuse.after);
   json["nodes"] = Json::array();
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
     const Node& node = plan.nodes[i];
-    Json uses = Json::array(), before = Json::array();
+    Json uses = Json::array(), before = Json::array(), before_memory = Json::array();
     for (const BufferUse& use : plan.uses_of(node)) {
       Json u = {{"buffer", use.buffer.value}, {"access", word(use.access)}};
       if (use.access == Access::add) u["contribution"] = use.contribution;
@@ -83,8 +92,13 @@ Json to_json(const Plan& plan, const MemoryPlan& memory) {
                              {"group", plan.groups[static_cast<std::size_t>(c.group)]},
                              {"send", c.send.value},
                              {"receive", c.receive.value},
+                             {"send_counts", c.send_counts.value},
+                             {"receive_counts", c.receive_counts.value},
+                             {"first_row", c.first_row},
                              {"bytes", c.bytes}});
     for (NodeId id : edges.before(NodeId(static_cast<std::int64_t>(i)))) before.push_back(id.value);
+    for (std::int32_t mark : for_memory[i])
+      if (mark >= 0) before_memory.push_back(mark);
     json["nodes"].push_back({{"id", i},
                              {"name", plan.name_of(node)},
                              {"phase", name_of(node.phase)},
@@ -97,6 +111,7 @@ Json to_json(const Plan& plan, const MemoryPlan& memory) {
                              {"uses", uses},
                              {"collectives", collectives},
                              {"after", before},
+                             {"after_memory", before_memory},
                              {"live_bytes", memory.live[i]}});
   }
   return json;

@@ -94,6 +94,21 @@ TimelineLabel label_of(const Plan& plan, const Node& node) {
   return label;
 }
 
+// Whether two nodes of one piece and phase have the same label, without making it.
+bool alike(const Plan& plan, const Node& a, const Node& b) {
+  const auto x = plan.uses_of(a), y = plan.uses_of(b);
+  const auto p = plan.collectives_of(a), q = plan.collectives_of(b);
+  const auto same_use = [&](const BufferUse& u, const BufferUse& v) {
+    const Buffer &s = plan.buffers[u.buffer.index()], &t = plan.buffers[v.buffer.index()];
+    return u.access == v.access && s.value == t.value &&
+           (s.micro_batch < 0 ? t.micro_batch < 0 : s.micro_batch == a.micro_batch && t.micro_batch == b.micro_batch);
+  };
+  return a.lane == b.lane && a.flops == b.flops && a.bytes == b.bytes &&
+         std::equal(x.begin(), x.end(), y.begin(), y.end(), same_use) &&
+         std::equal(p.begin(), p.end(), q.begin(), q.end(),
+                    [](const NodeCollective& c, const NodeCollective& d) { return c.bytes == d.bytes; });
+}
+
 }  // namespace
 
 void check_timeline(const Timeline& timeline) {
@@ -124,7 +139,15 @@ std::vector<std::int32_t> add_labels(Timeline& timeline, const Plan& plan) {
     known.emplace(key_of(timeline.labels[i]), static_cast<std::int32_t>(i));
   std::vector<std::int32_t> labels;
   labels.reserve(plan.nodes.size());
+  // Micro-batches do the same: a node like the last one of its piece and phase has its label.
+  std::vector<std::int32_t> like(plan.pieces.size() * phase_count, -1);
   for (const Node& node : plan.nodes) {
+    std::int32_t& last = like[node.piece.index() * phase_count + static_cast<std::size_t>(node.phase)];
+    if (last >= 0 && alike(plan, plan.nodes[static_cast<std::size_t>(last)], node)) {
+      labels.push_back(labels[static_cast<std::size_t>(last)]);
+      continue;
+    }
+    last = static_cast<std::int32_t>(labels.size());
     TimelineLabel label = label_of(plan, node);
     const std::string key = key_of(label);
     std::int32_t found = -1;

@@ -10,7 +10,7 @@
 
 #include "weft/base/error.h"
 #include "weft/device/operations/optimizer.h"
-#include "weft/grid/grid.h"
+#include "weft/plan/check_ranks.h"
 
 namespace weft {
 
@@ -52,6 +52,12 @@ PlanOptions plan_options(const SessionOptions& options) {
   return plan;
 }
 
+Grid grid_of(const GradientLayout& g) {
+  const auto size = [](std::int64_t n) { return static_cast<int>(n); };
+  return Grid({{"tp", 1}, {"cp", 1}, {"dp", size(g.data_shards)}, {"pp", 1}},
+              {{"etp", 1}, {"ep", size(g.expert_ranks)}, {"edp", size(g.expert_shards)}, {"pp", 1}});
+}
+
 Session::Session(Device& device, const SessionOptions& options)
     : device_(device),
       options_(options),
@@ -61,10 +67,7 @@ Session::Session(Device& device, const SessionOptions& options)
   add_updates(module_, options.precision, options.adam, ranks.gradients());
   storage_ = std::make_unique<ModelStorage>(device, module_);
   if (ranks.world) {
-    const auto size = [](std::int64_t n) { return static_cast<int>(n); };
-    const GradientLayout g = ranks.gradients();
-    const Grid grid({{"tp", 1}, {"cp", 1}, {"dp", size(g.data_shards)}, {"pp", 1}},
-                    {{"etp", 1}, {"ep", size(g.expert_ranks)}, {"edp", size(g.expert_shards)}, {"pp", 1}});
+    const Grid grid = grid_of(ranks.gradients());
     RankGroups::Members members;
     for (const char* axis : {"dp", "ep", "edp"}) members[axis] = grid.group_of(ranks.world->rank(), {axis});
     groups_ = std::make_unique<RankGroups>(*ranks.world, std::move(members));
@@ -84,7 +87,23 @@ std::unique_ptr<PreparedPlan> Session::prepare(const Module& module, const PlanO
   Plan plan = build_plan(module, options);
   plan.pattern = options_.config.pattern;
   if (groups_) groups_->add(plan);
-  return std::make_unique<PreparedPlan>(module, std::move(plan), device_, *storage_, *stream_, groups_.get());
+  auto prepared = std::make_unique<PreparedPlan>(module, std::move(plan), device_, *storage_, *stream_, groups_.get());
+  check_all_ranks(*prepared);
+  return prepared;
+}
+
+// All ranks run one plan: each compares its digest with the others', and the first checks that plan for all.
+void Session::check_all_ranks(const PreparedPlan& prepared) {
+  const RankOptions& ranks = options_.ranks;
+  const std::vector<std::string>& groups = prepared.plan().groups;
+  if (std::find(groups.begin(), groups.end(), "dp") != groups.end()) {
+    const auto own = static_cast<std::int64_t>(digest_of(prepared.plan()));
+    const std::vector<std::int64_t> all = gather_from_all_ranks(std::span(&own, 1));
+    for (std::size_t r = 1; r < all.size(); ++r)
+      if (all[r] != all[0]) throw BugError(fmt::format("ranks 0 and {} have different plans", r));
+  }
+  if (ranks.rank() == 0)
+    require_valid(same_on_all_ranks(grid_of(ranks.gradients()), prepared.plan(), prepared.memory()));
 }
 
 void Session::run_training_plan() {

@@ -13,6 +13,7 @@
 #include "weft/device/device.h"
 #include "weft/execute/parallel_executor.h"
 #include "weft/execute/prepared_plan.h"
+#include "weft/grid/grid.h"
 #include "weft/model/builder.h"
 #include "weft/optim/adamw.h"
 #include "weft/plan/build.h"
@@ -30,6 +31,9 @@ struct RankOptions {
   std::int64_t ranks() const { return world ? world->size() : 1; }
   GradientLayout gradients() const { return {ranks(), expert_ranks, ranks() / expert_ranks}; }
 };
+
+// The ranks of a run: dp, and over the same ranks ep x edp, ep fastest.
+Grid grid_of(const GradientLayout& layout);
 
 struct SessionOptions {
   ModelConfig config;
@@ -104,6 +108,7 @@ class Session {
     std::unique_ptr<PreparedPlan> plan;
   };
   std::unique_ptr<PreparedPlan> prepare(const Module& module, const PlanOptions& options);
+  void check_all_ranks(const PreparedPlan& plan);
   void run_training_plan();
   Evaluation& evaluation(std::int64_t batch, std::int64_t length, bool keep_logits);
   void feed(const PreparedPlan& plan, const Module& module, int micro_batch, int micro_batches,

@@ -39,6 +39,13 @@ bool of_micro_batch(Storage storage) {
          storage == Storage::output;
 }
 
+std::uint8_t phases_of(const Piece& piece) {
+  unsigned phases = 0;
+  for (int phase = 0; phase < phase_count; ++phase)
+    if (piece.code(static_cast<Phase>(phase))) phases |= 1u << phase;
+  return static_cast<std::uint8_t>(phases);
+}
+
 class Expansion {
  public:
   Expansion(const Module& module, const PlanOptions& options) : module_(module), options_(options) {
@@ -46,11 +53,12 @@ class Expansion {
     for (const Value& v : module.values)
       plan_.values.push_back({v.name, storage_of(v.kind), v.dtype, v.shape,
                               v.shape.elements() * static_cast<std::int64_t>(size_of(v.dtype)), v.tensor,
-                              v.summed_over_ranks, v.read_by_host});
+                              v.summed_over_ranks, v.read_by_host,
+                              v.tensor.valid() && module.parameters[v.tensor.index()].expert});
     for (const auto* list : {&module.pieces, &module.updates})
       for (const Piece& piece : *list)
-        plan_.pieces.push_back(
-            {piece.place.layer + "." + piece.place.piece, piece.place.layer, piece.place.piece, piece.place.unit});
+        plan_.pieces.push_back({piece.place.layer + "." + piece.place.piece, piece.place.layer, piece.place.piece,
+                                piece.place.unit, phases_of(piece)});
     of_step_.resize(module.values.size());
     of_micro_batch_.resize(static_cast<std::size_t>(options.micro_batches) * module.values.size());
   }

@@ -1,0 +1,171 @@
+// What only several ranks together can do wrong, on plans small enough to see through.
+#include "weft/plan/check_ranks.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/plan/random_plans.h"
+#include "weft/plan/rank_kinds.h"
+
+namespace weft {
+namespace {
+
+// A plan of sums over ranks: "dp:a" on the reduce lane, "ep@exchange:b" on another, and "a>b": a computation that reads
+// the sum a and makes the value b, which is summed later.
+class Sums {
+ public:
+  Sums& sum(const std::string& group, Lane lane, const std::string& value) {
+    const BufferId buffer = buffer_of(value);
+    Node node = new_node("sum " + value, lane);
+    plan.uses.push_back({buffer, Access::write, -1});
+    node.uses = 1;
+    node.first_collective = static_cast<std::int32_t>(plan.collectives.size());
+    node.collectives = 1;
+    NodeCollective c;
+    c.kind = CollectiveKind::all_reduce;
+    c.group = group_of(group);
+    c.send = c.receive = buffer;
+    plan.collectives.push_back(c);
+    plan.nodes.push_back(node);
+    return *this;
+  }
+  Sums& make(const std::string& value, const std::vector<std::string>& from = {}) {
+    Node node = new_node("make " + value, Lane::compute);
+    for (const std::string& name : from) plan.uses.push_back({buffer_of(name), Access::read, -1});
+    plan.uses.push_back({buffer_of(value), Access::write, -1});
+    node.uses = static_cast<std::int32_t>(from.size()) + 1;
+    plan.nodes.push_back(node);
+    return *this;
+  }
+
+  Plan plan;
+
+ private:
+  Node new_node(const std::string& name, Lane lane) {
+    plan.pieces.push_back({name, name, name, 0, 0});
+    Node node;
+    node.phase = Phase::forward;
+    node.lane = lane;
+    node.micro_batch = 0;
+    node.piece = PieceId(std::ssize(plan.pieces) - 1);
+    node.first_use = static_cast<std::int32_t>(plan.uses.size());
+    return node;
+  }
+  BufferId buffer_of(const std::string& value) {
+    for (std::size_t i = 0; i < plan.values.size(); ++i)
+      if (plan.values[i].name == value) return BufferId(static_cast<std::int64_t>(i));
+    plan.values.push_back({value, Storage::activation, DType::f32, {4}, 16});
+    plan.buffers.push_back({ValueId(std::ssize(plan.values) - 1), 0, 0});
+    return BufferId(std::ssize(plan.buffers) - 1);
+  }
+  std::int32_t group_of(const std::string& name) {
+    const auto at = std::find(plan.groups.begin(), plan.groups.end(), name);
+    if (at != plan.groups.end()) return static_cast<std::int32_t>(at - plan.groups.begin());
+    plan.groups.push_back(name);
+    return static_cast<std::int32_t>(plan.groups.size()) - 1;
+  }
+};
+
+RankPlans on_ranks(const std::vector<const Plan*>& plans, std::vector<std::int32_t> class_of, int ep) {
+  RankPlans ranks;
+  for (const Plan* plan : plans) ranks.classes.push_back({plan, nullptr});
+  const int size = static_cast<int>(class_of.size());
+  ranks.class_of = std::move(class_of);
+  ranks.groups = groups_of(Grid({{"dp", size}, {"pp", 1}}, {{"ep", ep}, {"edp", size / ep}, {"pp", 1}}));
+  return ranks;
+}
+
+void expect_fault(const RankPlans& ranks, const std::vector<std::string>& parts) {
+  const std::vector<PlanFault> faults = check_ranks(ranks);
+  ASSERT_EQ(faults.size(), 1u) << (faults.empty() ? "" : faults.back().message);
+  for (const std::string& part : parts)
+    EXPECT_NE(faults[0].message.find(part), std::string::npos) << "no '" << part << "' in\n" << faults[0].message;
+}
+
+TEST(CheckRanks, sums_on_two_lanes_in_one_order_are_fine) {
+  Sums a, b;
+  a.make("x").make("y").sum("dp", Lane::reduce, "x").sum("ep", Lane::exchange, "y");
+  // The same calls of every communicator; the list may differ where lanes do not wait for each other.
+  b.make("x").make("y").sum("ep", Lane::exchange, "y").sum("dp", Lane::reduce, "x");
+  EXPECT_TRUE(check_ranks(on_ranks({&a.plan, &b.plan}, {0, 1, 0, 1}, 2)).empty());
+}
+
+TEST(CheckRanks, two_lanes_that_wait_for_each_other_through_two_ranks) {
+  Sums a, b;
+  a.make("x").sum("dp", Lane::reduce, "x").make("y", {"x"}).sum("ep", Lane::exchange, "y");
+  b.make("y").sum("ep", Lane::exchange, "y").make("x", {"y"}).sum("dp", Lane::reduce, "x");
+  expect_fault(on_ranks({&a.plan, &b.plan}, {0, 1, 0, 1}, 2),
+               {"none can go on", "rank 0, node 1: forward sum x@0 waits in all_reduce of x@0 over 'dp' for rank 1",
+                "rank 1, node 1: forward sum y@0 waits in all_reduce of y@0 over 'ep' for rank 0", "forward make"});
+}
+
+TEST(CheckRanks, two_groups_on_one_lane_in_two_orders) {
+  Sums a, b;
+  a.make("x").make("y").sum("dp", Lane::reduce, "x").sum("ep", Lane::reduce, "y");
+  b.make("x").make("y").sum("ep", Lane::reduce, "y").sum("dp", Lane::reduce, "x");
+  expect_fault(on_ranks({&a.plan, &b.plan}, {0, 1}, 2), {"none can go on", "over 'dp' for rank 1", "over 'ep' for"});
+}
+
+TEST(CheckRanks, a_circle_through_four_ranks) {
+  // ep groups {0, 1}, {2, 3}; edp groups {0, 2}, {1, 3}. Every rank begins with a group of its own choice.
+  Sums ep_first, edp_first;
+  ep_first.make("x").make("y").sum("ep", Lane::reduce, "x").sum("edp", Lane::reduce, "y");
+  edp_first.make("x").make("y").sum("edp", Lane::reduce, "y").sum("ep", Lane::reduce, "x");
+  EXPECT_TRUE(check_ranks(on_ranks({&ep_first.plan, &edp_first.plan}, {0, 0, 0, 0}, 2)).empty());
+  expect_fault(on_ranks({&ep_first.plan, &edp_first.plan}, {0, 1, 1, 0}, 2), {"none can go on"});
+  expect_fault(on_ranks({&ep_first.plan, &edp_first.plan}, {0, 0, 1, 1}, 2), {"none can go on"});
+}
+
+TEST(CheckRanks, a_rank_that_calls_less_often) {
+  Sums a, b;
+  a.make("x").make("y").sum("dp", Lane::reduce, "x").sum("dp", Lane::reduce, "y");
+  b.make("x").make("y").sum("dp", Lane::reduce, "x");
+  expect_fault(on_ranks({&a.plan, &b.plan}, {0, 0, 1}, 1),
+               {"in the number of calls of group 'dp' on lane reduce, ranks 0 and 2 differ: 2 and 1",
+                "rank 0, node 3: forward sum y@0"});
+}
+
+TEST(CheckRanks, a_group_that_the_run_does_not_have) {
+  Sums a;
+  a.make("x").sum("tp", Lane::reduce, "x");
+  expect_fault(on_ranks({&a.plan}, {0, 0}, 1), {"communicates over 'tp', which is no group of this run"});
+}
+
+TEST(RankKinds, tells_ranks_apart_by_plan_and_by_company) {
+  Sums a, b;
+  const auto kinds = [&](std::vector<std::int32_t> class_of) {
+    const RankPlans ranks = on_ranks({&a.plan, &b.plan}, std::move(class_of), 2);
+    return RankKinds(ranks).count();
+  };
+  EXPECT_EQ(kinds({0, 0, 0, 0, 0, 0, 0, 0}), 1u);
+  EXPECT_EQ(kinds({0, 1, 0, 1, 0, 1, 0, 1}), 2u);
+  // One odd rank: itself, its partner in ep, its partners in edp, and the rest.
+  EXPECT_EQ(kinds({0, 0, 0, 0, 0, 0, 0, 1}), 4u);
+}
+
+TEST(RankKinds, writes_ranks_as_ranges) {
+  const auto text = [](std::vector<std::int64_t> numbers) {
+    std::vector<RankId> ranks;
+    for (std::int64_t n : numbers) ranks.emplace_back(n);
+    return ranks_text(ranks);
+  };
+  EXPECT_EQ(text({3}), "rank 3");
+  EXPECT_EQ(text({0, 1}), "ranks 0, 1");
+  EXPECT_EQ(text({0, 1, 2, 5, 7, 8, 9}), "ranks 0 to 2, 5, 7 to 9");
+}
+
+// 16,384 ranks of one class cost no more than one.
+TEST(CheckRanks, many_ranks_of_one_class) {
+  RandomCase c;
+  c.pattern = "[*E]";
+  c.expert_ranks = 4;
+  c.expert_shards = 4096;
+  c.options.micro_batches = 2;
+  c.options.weave = true;
+  const Plan plan = build_plan(module_of(c), c.options);
+  const MemoryPlan memory = plan_memory(plan);
+  EXPECT_TRUE(check_ranks(same_on_all_ranks(c.grid(), plan, memory)).empty());
+}
+
+}  // namespace
+}  // namespace weft

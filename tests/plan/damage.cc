@@ -1,0 +1,14 @@
+#include "tests/plan/damage.h"
+
+#include "tests/plan/damage_edit.h"
+
+namespace weft {
+
+std::vector<DamageKind> damage_kinds() {
+  std::vector<DamageKind> all;
+  for (const auto& part : {damage::of_nodes(), damage::of_ranks(), damage::of_step(), damage::of_memory()})
+    all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+}  // namespace weft

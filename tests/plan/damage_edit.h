@@ -1,0 +1,117 @@
+// How damage.h's functions look into plans and change them.
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/plan/damage.h"
+
+namespace weft::damage {
+
+inline std::size_t size(std::int32_t n) { return static_cast<std::size_t>(n); }
+inline NodeId id(std::size_t i) { return NodeId(static_cast<std::int64_t>(i)); }
+
+template <class T>
+const T& any(const std::vector<T>& list, Dice& dice) {
+  return list[size(dice.below(list.size()))];
+}
+
+// A use: node and place in its list.
+struct At {
+  std::size_t node = 0, use = 0;
+};
+template <class Want>  // Want(node, use)
+std::vector<At> find_uses(const Plan& plan, const Want& want) {
+  std::vector<At> found;
+  for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
+    const auto uses = plan.uses_of(plan.nodes[i]);
+    for (std::size_t u = 0; u < uses.size(); ++u)
+      if (want(plan.nodes[i], uses[u])) found.push_back({i, u});
+  }
+  return found;
+}
+template <class Want>  // Want(node)
+std::vector<std::size_t> find_nodes(const Plan& plan, const Want& want) {
+  std::vector<std::size_t> found;
+  for (std::size_t i = 0; i < plan.nodes.size(); ++i)
+    if (want(plan.nodes[i])) found.push_back(i);
+  return found;
+}
+inline std::string name(const Plan& plan, std::size_t node) { return plan.name_of(plan.nodes[node]); }
+inline Storage storage(const Plan& plan, BufferId buffer) { return plan.value_of(buffer).storage; }
+inline const BufferUse& use_at(const Plan& plan, At at) { return plan.uses_of(plan.nodes[at.node])[at.use]; }
+inline bool is_piece(const Plan& plan, const Node& node, const char* layer, const char* piece) {
+  const PieceInfo& info = plan.pieces[node.piece.index()];
+  return info.layer == layer && info.piece == piece;
+}
+
+// Moves a node to stand before the one that is at `to` now.
+inline void move_before(Plan& plan, std::size_t from, std::size_t to) {
+  const auto begin = plan.nodes.begin();
+  const auto at = [&](std::size_t i) { return begin + static_cast<std::ptrdiff_t>(i); };
+  if (from > to) {
+    std::rotate(at(to), at(from), at(from + 1));
+  } else {
+    std::rotate(at(from), at(from + 1), at(to));
+  }
+}
+
+// Nodes share nothing: their lists may be changed one by one.
+inline void set_uses(Plan& plan, std::size_t node, const std::vector<BufferUse>& uses) {
+  plan.nodes[node].first_use = static_cast<std::int32_t>(plan.uses.size());
+  plan.nodes[node].uses = static_cast<std::int32_t>(uses.size());
+  plan.uses.insert(plan.uses.end(), uses.begin(), uses.end());
+}
+inline void set_collectives(Plan& plan, std::size_t node, const std::vector<NodeCollective>& collectives) {
+  plan.nodes[node].first_collective = static_cast<std::int32_t>(plan.collectives.size());
+  plan.nodes[node].collectives = static_cast<std::int32_t>(collectives.size());
+  plan.collectives.insert(plan.collectives.end(), collectives.begin(), collectives.end());
+}
+inline std::vector<BufferUse> uses_of(const Plan& plan, std::size_t node) {
+  const auto uses = plan.uses_of(plan.nodes[node]);
+  return {uses.begin(), uses.end()};
+}
+inline std::vector<NodeCollective> collectives_of(const Plan& plan, std::size_t node) {
+  const auto collectives = plan.collectives_of(plan.nodes[node]);
+  return {collectives.begin(), collectives.end()};
+}
+inline void remove_use(Plan& plan, At at) {
+  std::vector<BufferUse> uses = uses_of(plan, at.node);
+  uses.erase(uses.begin() + static_cast<std::ptrdiff_t>(at.use));
+  set_uses(plan, at.node, uses);
+}
+inline BufferUse& change_use(Plan& plan, At at) { return plan.uses[size(plan.nodes[at.node].first_use) + at.use]; }
+
+// The sums of gradients over ranks.
+struct Sum {
+  std::size_t node, collective;
+};
+inline std::vector<Sum> gradient_sums(const Plan& plan) {
+  std::vector<Sum> sums;
+  for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
+    const auto list = plan.collectives_of(plan.nodes[i]);
+    for (std::size_t c = 0; c < list.size(); ++c)
+      if (list[c].kind == CollectiveKind::all_reduce && storage(plan, list[c].send) == Storage::gradient)
+        sums.push_back({i, c});
+  }
+  return sums;
+}
+// The node that adds last to a buffer before it is used.
+inline std::optional<std::size_t> last_adder(const Plan& plan, BufferId buffer) {
+  const std::int32_t last = plan.buffers[buffer.index()].contributions - 1;
+  const std::vector<At> adds = find_uses(plan, [&](const Node&, const BufferUse& use) {
+    return use.buffer == buffer && use.access == Access::add && use.contribution == last;
+  });
+  if (adds.empty()) return {};
+  return adds.front().node;
+}
+
+// The kinds, by what they break.
+std::vector<DamageKind> of_nodes();   // which there are, what they read, write and add to
+std::vector<DamageKind> of_ranks();   // what ranks do together
+std::vector<DamageKind> of_step();    // updates, step values, the final norm
+std::vector<DamageKind> of_memory();  // where buffers lie, and who waits for whom
+
+}  // namespace weft::damage

@@ -1,0 +1,166 @@
+#include "tests/plan/damage_edit.h"
+
+namespace weft::damage {
+
+namespace {
+
+// --- which nodes there are
+
+bool node_missing(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::size_t at = size(dice.below(good.plan.nodes.size()));
+  d.plan.nodes.erase(d.plan.nodes.begin() + static_cast<std::ptrdiff_t>(at));
+  d.names = {name(good.plan, at)};
+  d.says = {"is missing"};
+  return true;
+}
+bool node_twice(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::size_t at = size(dice.below(good.plan.nodes.size()));
+  const std::size_t to = at + size(dice.below(good.plan.nodes.size() - at + 1));
+  d.plan.nodes.insert(d.plan.nodes.begin() + static_cast<std::ptrdiff_t>(to), good.plan.nodes[at]);
+  d.names = {name(good.plan, at)};
+  d.says = {"is there twice"};
+  return true;
+}
+
+// --- contributions
+
+bool contributions_swapped(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::vector<At> adds = find_uses(good.plan, [&](const Node&, const BufferUse& use) {
+    return use.access == Access::add && use.contribution + 1 < good.plan.buffers[use.buffer.index()].contributions;
+  });
+  if (adds.empty()) return false;
+  const At first = any(adds, dice);
+  const BufferUse own = use_at(good.plan, first);
+  const At second = find_uses(good.plan, [&](const Node&, const BufferUse& use) {
+                      return use.buffer == own.buffer && use.contribution == own.contribution + 1;
+                    }).front();
+  if (first.node == second.node) return false;
+  std::swap(d.plan.nodes[first.node], d.plan.nodes[second.node]);
+  d.names = {name(good.plan, first.node), name(good.plan, second.node)};
+  d.says = {"is counted twice"};
+  return true;
+}
+bool contribution_of_other_micro_batch(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::vector<At> adds = find_uses(good.plan, [&](const Node& node, const BufferUse& use) {
+    return use.access == Access::add && node.micro_batch > 0 && good.plan.buffers[use.buffer.index()].micro_batch < 0;
+  });
+  if (adds.empty()) return false;
+  const At at = any(adds, dice);
+  const BufferUse own = use_at(good.plan, at);
+  const At other = find_uses(good.plan, [&](const Node& node, const BufferUse& use) {
+                     return use.buffer == own.buffer && use.access == Access::add && node.micro_batch == 0;
+                   }).front();
+  std::swap(change_use(d.plan, at).contribution, change_use(d.plan, other).contribution);
+  d.names = {name(good.plan, at.node)};
+  d.says = {"belongs to micro-batch"};
+  return true;
+}
+bool contribution_missing(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::vector<At> adds =
+      find_uses(good.plan, [](const Node&, const BufferUse& use) { return use.access == Access::add; });
+  const At at = any(adds, dice);
+  const BufferUse own = use_at(good.plan, at);
+  remove_use(d.plan, at);
+  d.names = {good.plan.name_of(own.buffer)};
+  d.says = {"contributions", "comes before contribution", "is never", "before it is written"};
+  return true;
+}
+
+// --- reads and writes
+
+bool read_too_early(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::vector<At> writes = find_uses(good.plan, [&](const Node&, const BufferUse& use) {
+    return use.access == Access::write && storage(good.plan, use.buffer) == Storage::activation;
+  });
+  const At write = any(writes, dice);
+  const BufferId buffer = use_at(good.plan, write).buffer;
+  const std::vector<At> reads = find_uses(
+      good.plan, [&](const Node&, const BufferUse& use) { return use.buffer == buffer && use.access == Access::read; });
+  const At read = any(reads, dice);
+  move_before(d.plan, read.node, write.node);
+  d.names = {name(good.plan, read.node), good.plan.name_of(buffer)};
+  d.says = {"is read before it is written"};
+  return true;
+}
+bool read_between_contributions(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::vector<At> reads = find_uses(good.plan, [&](const Node&, const BufferUse& use) {
+    return use.access == Access::read && good.plan.buffers[use.buffer.index()].contributions > 1;
+  });
+  if (reads.empty()) return false;
+  const At read = any(reads, dice);
+  const BufferId buffer = use_at(good.plan, read).buffer;
+  const std::size_t adder = *last_adder(good.plan, buffer);
+  if (adder == read.node) return false;
+  move_before(d.plan, read.node, adder);
+  d.names = {name(good.plan, read.node), good.plan.name_of(buffer)};
+  d.says = {"is read after"};
+  return true;
+}
+bool activation_never_read(const GoodPlan& good, Dice& dice, Damage& d) {
+  std::vector<int> readers(good.plan.buffers.size());
+  for (const Node& node : good.plan.nodes)
+    for (const BufferUse& use : good.plan.uses_of(node)) readers[use.buffer.index()] += use.access == Access::read;
+  const std::vector<At> last = find_uses(good.plan, [&](const Node&, const BufferUse& use) {
+    return use.access == Access::read && readers[use.buffer.index()] == 1 &&
+           storage(good.plan, use.buffer) == Storage::activation;
+  });
+  if (last.empty()) return false;
+  const At at = any(last, dice);
+  const BufferId buffer = use_at(good.plan, at).buffer;
+  remove_use(d.plan, at);
+  // Nothing tells who should have read it; what is left over is what its writer made.
+  const At writer = find_uses(good.plan, [&](const Node&, const BufferUse& use) {
+                      return use.buffer == buffer && use.access != Access::read;
+                    }).back();
+  d.names = {name(good.plan, writer.node), good.plan.name_of(buffer)};
+  d.says = {"alive at the end"};
+  return true;
+}
+bool other_micro_batch(const GoodPlan& good, Dice& dice, Damage& d) {
+  const Plan& plan = good.plan;
+  const std::vector<At> reads = find_uses(plan, [&](const Node& node, const BufferUse& use) {
+    return node.micro_batch > 0 && use.access == Access::read && plan.buffers[use.buffer.index()].micro_batch > 0;
+  });
+  if (reads.empty()) return false;
+  const At at = any(reads, dice);
+  const Buffer own = plan.buffers[use_at(plan, at).buffer.index()];
+  for (std::size_t b = 0; b < plan.buffers.size(); ++b)
+    if (plan.buffers[b].value == own.value && plan.buffers[b].micro_batch == own.micro_batch - 1)
+      change_use(d.plan, at).buffer = BufferId(static_cast<std::int64_t>(b));
+  d.names = {name(plan, at.node)};
+  d.says = {"belongs to another micro-batch"};
+  return true;
+}
+bool scratch_of_two(const GoodPlan& good, Dice& dice, Damage& d) {
+  const Plan& plan = good.plan;
+  const std::vector<At> scratch =
+      find_uses(plan, [&](const Node&, const BufferUse& use) { return storage(plan, use.buffer) == Storage::scratch; });
+  if (scratch.empty()) return false;
+  const At at = any(scratch, dice);
+  if (at.node + 1 == plan.nodes.size()) return false;
+  std::vector<BufferUse> uses = uses_of(plan, at.node + 1);
+  uses.push_back({use_at(plan, at).buffer, Access::read, -1});
+  set_uses(d.plan, at.node + 1, uses);
+  d.names = {name(plan, at.node), name(plan, at.node + 1)};
+  d.says = {"is scratch of one node"};
+  return true;
+}
+
+}  // namespace
+
+std::vector<DamageKind> of_nodes() {
+  return {
+      {"node missing", node_missing, 60},
+      {"node twice", node_twice, 60},
+      {"contributions swapped", contributions_swapped, 40},
+      {"contribution of another micro-batch", contribution_of_other_micro_batch, 40},
+      {"contribution missing", contribution_missing, 60},
+      {"read too early", read_too_early, 60},
+      {"read between contributions", read_between_contributions, 40},
+      {"activation never read", activation_never_read, 60},
+      {"buffer of another micro-batch", other_micro_batch, 40},
+      {"scratch of two nodes", scratch_of_two, 40},
+  };
+}
+
+}  // namespace weft::damage

@@ -1,0 +1,239 @@
+#include "tests/plan/damage_edit.h"
+
+namespace weft::damage {
+
+namespace {
+
+// --- sums over ranks
+
+bool sum_dropped(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::vector<Sum> sums = gradient_sums(good.plan);
+  if (sums.empty()) return false;
+  const Sum sum = any(sums, dice);
+  std::vector<NodeCollective> list = collectives_of(good.plan, sum.node);
+  const BufferId buffer = list[sum.collective].send;
+  list.erase(list.begin() + static_cast<std::ptrdiff_t>(sum.collective));
+  set_collectives(d.plan, sum.node, list);
+  std::vector<BufferUse> uses = uses_of(good.plan, sum.node);
+  std::erase_if(uses, [&](const BufferUse& use) { return use.buffer == buffer; });
+  set_uses(d.plan, sum.node, uses);
+  d.names = {good.plan.name_of(buffer), name(good.plan, *last_adder(good.plan, buffer))};
+  d.says = {"is never reduced over ranks"};
+  return true;
+}
+bool sum_silent(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::vector<Sum> sums = gradient_sums(good.plan);
+  if (sums.empty()) return false;
+  const Sum sum = any(sums, dice);
+  std::vector<NodeCollective> list = collectives_of(good.plan, sum.node);
+  list.erase(list.begin() + static_cast<std::ptrdiff_t>(sum.collective));
+  set_collectives(d.plan, sum.node, list);
+  d.names = {name(good.plan, sum.node)};
+  d.says = {"does not communicate it", "communicates with nobody"};
+  return true;
+}
+bool summed_twice(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::vector<Sum> sums = gradient_sums(good.plan);
+  if (sums.empty()) return false;
+  const Sum sum = any(sums, dice);
+  const std::vector<std::size_t> others = find_nodes(
+      good.plan, [&](const Node& node) { return node.phase == Phase::reduce && &node != &good.plan.nodes[sum.node]; });
+  if (others.empty()) return false;
+  const std::size_t other = any(others, dice);
+  std::vector<NodeCollective> list = collectives_of(good.plan, other);
+  list.push_back(collectives_of(good.plan, sum.node)[sum.collective]);
+  std::vector<BufferUse> uses = uses_of(good.plan, other);
+  uses.push_back({list.back().receive, Access::write, -1});
+  set_collectives(d.plan, other, list);
+  set_uses(d.plan, other, uses);
+  d.names = {name(good.plan, sum.node), name(good.plan, other), good.plan.name_of(list.back().receive)};
+  d.says = {"is reduced twice"};
+  return true;
+}
+bool summed_too_early(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::vector<Sum> sums = gradient_sums(good.plan);
+  if (sums.empty()) return false;
+  const Sum sum = any(sums, dice);
+  const BufferId buffer = collectives_of(good.plan, sum.node)[sum.collective].send;
+  move_before(d.plan, sum.node, *last_adder(good.plan, buffer));
+  d.names = {name(good.plan, sum.node), good.plan.name_of(buffer)};
+  d.says = {"is reduced after"};
+  return true;
+}
+bool summed_over_other_group(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::vector<Sum> sums = gradient_sums(good.plan);
+  if (sums.empty()) return false;
+  const Sum sum = any(sums, dice);
+  std::vector<NodeCollective> list = collectives_of(good.plan, sum.node);
+  NodeCollective& c = list[sum.collective];
+  const Grid grid = good.origin.grid();
+  const RankGroup right = grid.group_of(RankId(0), {good.plan.groups[size(c.group)]});
+  std::vector<std::string> wrong;
+  for (const char* axis : {"dp", "ep", "edp"})
+    if (grid.group_of(RankId(0), {axis}) != right) wrong.push_back(axis);
+  if (wrong.empty()) return false;
+  d.plan.groups.push_back(any(wrong, dice));
+  c.group = static_cast<std::int32_t>(d.plan.groups.size()) - 1;
+  set_collectives(d.plan, sum.node, list);
+  d.names = {name(good.plan, sum.node), good.plan.name_of(c.send)};
+  d.says = {"hold its parameter"};
+  return true;
+}
+
+// --- collectives of one rank against the others
+
+bool sums_swapped_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::vector<Sum> sums = gradient_sums(good.plan);
+  if (sums.empty()) return false;
+  // Two nodes that share a group: the others wait for one and meet the other.
+  const auto groups = [&](std::size_t node) {
+    std::vector<std::int32_t> list;
+    for (const NodeCollective& c : good.plan.collectives_of(good.plan.nodes[node])) list.push_back(c.group);
+    return list;
+  };
+  const std::size_t a = any(sums, dice).node, b = any(sums, dice).node;
+  if (a == b || groups(a).front() != groups(b).front()) return false;
+  std::swap(d.plan.nodes[a], d.plan.nodes[b]);
+  d.on_one_rank = true;
+  // The first meeting that goes wrong is at the place of whichever came first.
+  d.names = {name(good.plan, a), name(good.plan, b)};
+  d.says = {"different nodes meet"};
+  return true;
+}
+bool exchanges_swapped_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {
+  const Plan& plan = good.plan;
+  const std::vector<std::size_t> exchanges =
+      find_nodes(plan, [](const Node& node) { return node.lane == Lane::exchange; });
+  std::vector<std::pair<std::size_t, std::size_t>> free;  // neighbours on the lane that do not need each other
+  for (std::size_t e = 0; e + 1 < exchanges.size(); ++e) {
+    bool needed = false;
+    for (const BufferUse& own : plan.uses_of(plan.nodes[exchanges[e]]))
+      for (std::size_t i = exchanges[e] + 1; i <= exchanges[e + 1]; ++i)
+        for (const BufferUse& use : plan.uses_of(plan.nodes[i]))
+          needed |= own.access != Access::read && use.buffer == own.buffer;
+    if (!needed) free.emplace_back(exchanges[e], exchanges[e + 1]);
+  }
+  if (free.empty()) return false;
+  const auto [first, second] = any(free, dice);
+  move_before(d.plan, first, second + 1);
+  d.on_one_rank = true;
+  d.names = {name(plan, first), name(plan, second)};
+  d.says = {"different nodes meet"};
+  return true;
+}
+bool size_differs_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::vector<std::size_t> nodes = find_nodes(good.plan, [](const Node& node) { return node.collectives > 0; });
+  if (nodes.empty()) return false;
+  const std::size_t node = any(nodes, dice);
+  const NodeCollective c = any(collectives_of(good.plan, node), dice);
+  if (c.kind == CollectiveKind::all_to_all && !c.send_counts.valid()) return false;  // counts: as many as experts
+  for (ValueId value : {good.plan.buffers[c.send.index()].value, good.plan.buffers[c.receive.index()].value}) {
+    ValueInfo& v = d.plan.values[value.index()];
+    Shape wider;
+    for (int dim = 0; dim < v.shape.dims(); ++dim) wider.append(v.shape[dim] + (dim + 1 == v.shape.dims() ? 1 : 0));
+    v.shape = wider;
+    v.bytes = wider.elements() * static_cast<std::int64_t>(size_of(v.dtype));
+    if (c.send == c.receive) break;
+  }
+  d.on_one_rank = true;
+  // The first that carries one of these values, in any micro-batch.
+  const auto value = [&](BufferId buffer) { return good.plan.buffers[buffer.index()].value; };
+  const std::size_t first = find_nodes(good.plan, [&](const Node& n) {
+                              for (const NodeCollective& other : good.plan.collectives_of(n))
+                                for (BufferId buffer : {other.send, other.receive})
+                                  if (value(buffer) == value(c.send) || value(buffer) == value(c.receive)) return true;
+                              return false;
+                            }).front();
+  d.names = {name(good.plan, first)};
+  d.says = {" meets ", " goes to "};
+  return true;
+}
+bool rows_differ_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {
+  std::vector<Sum> sums;
+  for (const Sum& sum : gradient_sums(good.plan))
+    if (good.plan.value_of(collectives_of(good.plan, sum.node)[sum.collective].send).shape[0] > 1) sums.push_back(sum);
+  if (sums.empty()) return false;
+  const Sum sum = any(sums, dice);
+  std::vector<NodeCollective> list = collectives_of(good.plan, sum.node);
+  list[sum.collective].first_row = 1;
+  set_collectives(d.plan, sum.node, list);
+  d.on_one_rank = true;
+  d.names = {name(good.plan, sum.node)};
+  d.says = {"sums begin with rows"};
+  return true;
+}
+bool deadlock_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {
+  // A node that sums over two groups does it in the other order on one rank: every communicator still sees its calls
+  // in order, but the ranks wait for each other.
+  const RandomCase& c = good.origin;
+  if (c.expert_ranks == 1 || c.expert_shards == 1) return false;
+  const std::vector<std::size_t> nodes = find_nodes(good.plan, [&](const Node& node) {
+    const auto list = good.plan.collectives_of(node);
+    return !list.empty() && list.front().group != list.back().group;
+  });
+  if (nodes.empty()) return false;
+  const std::size_t node = any(nodes, dice);
+  std::vector<NodeCollective> list = collectives_of(good.plan, node);
+  const std::int32_t first = list.front().group;
+  std::stable_partition(list.begin(), list.end(), [&](const NodeCollective& x) { return x.group != first; });
+  set_collectives(d.plan, node, list);
+  d.on_one_rank = true;
+  d.names = {name(good.plan, node)};
+  d.says = {"wait for each other"};
+  return true;
+}
+
+// --- what a collective carries
+
+bool counts_not_exchanged(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::vector<std::size_t> nodes = find_nodes(good.plan, [&](const Node& node) {
+    const auto list = good.plan.collectives_of(node);
+    return !list.empty() && list.front().send_counts.valid();
+  });
+  if (nodes.empty()) return false;
+  const std::size_t node = any(nodes, dice);
+  std::vector<NodeCollective> list = collectives_of(good.plan, node);
+  NodeCollective& c = list[size(dice.below(list.size()))];
+  (dice.yes() ? c.receive_counts : c.send_counts) = dice.yes() ? c.send_counts : c.receive_counts;
+  if (c.send_counts != c.receive_counts) return false;
+  set_collectives(d.plan, node, list);
+  d.names = {name(good.plan, node)};
+  d.says = {"were not exchanged"};
+  return true;
+}
+bool sends_what_it_does_not_use(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::vector<std::size_t> nodes = find_nodes(good.plan, [](const Node& node) { return node.collectives > 0; });
+  if (nodes.empty()) return false;
+  const std::size_t node = any(nodes, dice);
+  std::vector<NodeCollective> list = collectives_of(good.plan, node);
+  const std::vector<BufferUse> own = uses_of(good.plan, node);
+  const BufferId other(dice.below(good.plan.buffers.size()));
+  for (const BufferUse& use : own)
+    if (use.buffer == other) return false;
+  list[size(dice.below(list.size()))].send = other;
+  set_collectives(d.plan, node, list);
+  d.names = {name(good.plan, node)};
+  d.says = {"does not use what it sends"};
+  return true;
+}
+
+}  // namespace
+
+std::vector<DamageKind> of_ranks() {
+  return {
+      {"sum over ranks dropped", sum_dropped, 40},
+      {"sum over ranks silent", sum_silent, 40},
+      {"summed twice", summed_twice, 40},
+      {"summed too early", summed_too_early, 40},
+      {"summed over another group", summed_over_other_group, 40},
+      {"sums swapped on one rank", sums_swapped_on_one_rank, 15},
+      {"exchanges swapped on one rank", exchanges_swapped_on_one_rank, 8},
+      {"size differs on one rank", size_differs_on_one_rank, 40},
+      {"rows differ on one rank", rows_differ_on_one_rank, 40},
+      {"deadlock by order of groups on one rank", deadlock_on_one_rank, 10},
+      {"counts not exchanged", counts_not_exchanged, 10},
+      {"sends what it does not use", sends_what_it_does_not_use, 40},
+  };
+}
+
+}  // namespace weft::damage

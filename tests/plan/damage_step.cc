@@ -1,0 +1,134 @@
+#include "tests/plan/damage_edit.h"
+
+namespace weft::damage {
+
+namespace {
+
+// --- the step's own nodes
+
+bool weight_read_after_update(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::vector<At> writes = find_uses(good.plan, [&](const Node&, const BufferUse& use) {
+    return use.access == Access::write && storage(good.plan, use.buffer) == Storage::weight;
+  });
+  const At write = any(writes, dice);
+  const BufferId weight = use_at(good.plan, write).buffer;
+  const At read = find_uses(good.plan, [&](const Node&, const BufferUse& use) {
+                    return use.buffer == weight && use.access == Access::read;
+                  }).back();
+  move_before(d.plan, write.node, read.node);
+  d.names = {name(good.plan, write.node), name(good.plan, read.node), good.plan.name_of(weight)};
+  d.says = {"is read after it is updated"};
+  return true;
+}
+bool weight_not_updated(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::vector<At> writes = find_uses(good.plan, [&](const Node&, const BufferUse& use) {
+    return use.access == Access::write && storage(good.plan, use.buffer) == Storage::weight;
+  });
+  const At write = any(writes, dice);
+  remove_use(d.plan, write);
+  d.names = {name(good.plan, write.node), good.plan.name_of(use_at(good.plan, write).buffer)};
+  d.says = {"is never updated"};
+  return true;
+}
+bool weight_updated_twice(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::vector<At> writes = find_uses(good.plan, [&](const Node&, const BufferUse& use) {
+    return use.access == Access::write && storage(good.plan, use.buffer) == Storage::weight;
+  });
+  const At a = any(writes, dice), b = any(writes, dice);
+  if (a.node == b.node) return false;
+  std::vector<BufferUse> uses = uses_of(good.plan, b.node);
+  uses.push_back(use_at(good.plan, a));
+  set_uses(d.plan, b.node, uses);
+  d.names = {name(good.plan, a.node), name(good.plan, b.node), good.plan.name_of(uses.back().buffer)};
+  d.says = {"is updated twice"};
+  return true;
+}
+bool step_out_of_order(const GoodPlan& good, Dice& dice, Damage& d) {
+  // norm -> clip -> updates
+  const std::size_t clip =
+      find_nodes(good.plan, [&](const Node& n) { return is_piece(good.plan, n, "step", "clip"); }).front();
+  const std::size_t norm =
+      find_nodes(good.plan, [&](const Node& n) { return is_piece(good.plan, n, "step", "norm"); }).front();
+  const std::vector<std::size_t> updates =
+      find_nodes(good.plan, [&](const Node& n) { return n.phase == Phase::update && &n > &good.plan.nodes[clip]; });
+  const std::size_t update = any(updates, dice);
+  const bool early_update = dice.yes();
+  if (early_update) {
+    move_before(d.plan, update, clip);
+    d.names = {name(good.plan, update), name(good.plan, clip)};
+  } else {
+    move_before(d.plan, clip, norm);
+    d.names = {name(good.plan, clip)};
+  }
+  d.says = {"before the step has computed it"};
+  return true;
+}
+bool step_value_changed_early(const GoodPlan& good, Dice&, Damage& d) {
+  const std::size_t clip =
+      find_nodes(good.plan, [&](const Node& n) { return is_piece(good.plan, n, "step", "clip"); }).front();
+  const std::size_t head = find_nodes(good.plan, [&](const Node& n) {
+                             return n.phase == Phase::forward && good.plan.pieces[n.piece.index()].layer == "head";
+                           }).back();
+  move_before(d.plan, clip, head);
+  d.names = {name(good.plan, clip), name(good.plan, head)};
+  d.says = {"is read after the step has changed it"};
+  return true;
+}
+
+// --- the final norm
+
+bool head_skips_the_norm(const GoodPlan& good, Dice& dice, Damage& d) {
+  const Plan& plan = good.plan;
+  const auto layer = [&](const Node& n) -> const std::string& { return plan.pieces[n.piece.index()].layer; };
+  const std::vector<std::size_t> heads =
+      find_nodes(plan, [&](const Node& n) { return n.phase == Phase::forward && layer(n) == "head"; });
+  const std::size_t head = any(heads, dice);
+  const std::size_t norm =
+      find_nodes(plan, [&](const Node& n) {
+        return n.phase == Phase::forward && layer(n) == "final_norm" && n.micro_batch == plan.nodes[head].micro_batch;
+      }).front();
+  BufferId input, output;  // of the norm: the first activation of each
+  for (const BufferUse& use : plan.uses_of(plan.nodes[norm])) {
+    if (storage(plan, use.buffer) != Storage::activation) continue;
+    BufferId& buffer = use.access == Access::read ? input : output;
+    if (!buffer.valid()) buffer = use.buffer;
+  }
+  std::vector<BufferUse> uses = uses_of(plan, head);
+  for (BufferUse& use : uses)
+    if (use.buffer == output) use.buffer = input;
+  set_uses(d.plan, head, uses);
+  d.names = {name(plan, head), name(plan, norm)};
+  d.says = {"does not read what the final norm wrote"};
+  return true;
+}
+bool layer_behind_the_norm(const GoodPlan& good, Dice& dice, Damage& d) {
+  const Plan& plan = good.plan;
+  const auto layer = [&](const Node& n) -> const std::string& { return plan.pieces[n.piece.index()].layer; };
+  const std::vector<std::size_t> layers =
+      find_nodes(plan, [&](const Node& n) { return n.phase == Phase::forward && layer(n).starts_with("main."); });
+  const std::size_t main = any(layers, dice);
+  const std::size_t norm =
+      find_nodes(plan, [&](const Node& n) {
+        return n.phase == Phase::forward && layer(n) == "final_norm" && n.micro_batch == plan.nodes[main].micro_batch;
+      }).front();
+  move_before(d.plan, norm, main);
+  d.names = {name(plan, main), name(plan, norm)};
+  d.says = {"a layer of the main part runs after the final norm"};
+  return true;
+}
+
+}  // namespace
+
+std::vector<DamageKind> of_step() {
+  return {
+      {"weight read after its update", weight_read_after_update, 60},
+      {"weight not updated", weight_not_updated, 60},
+      {"weight updated twice", weight_updated_twice, 30},
+      {"step out of order", step_out_of_order, 60},
+      {"step value changed early", step_value_changed_early, 60},
+      {"head skips the norm", head_skips_the_norm, 60},
+      {"layer behind the norm", layer_behind_the_norm, 60},
+  };
+}
+
+}  // namespace weft::damage

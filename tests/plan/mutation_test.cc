@@ -1,0 +1,118 @@
+// The checker's proof: every way of damage (damage.cc), to 60 random good plans; each is caught, and the message names
+// what was damaged.
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/plan/damage.h"
+
+namespace weft {
+namespace {
+
+constexpr std::uint64_t plans = 60;
+
+GoodPlan good_plan(std::uint64_t seed) {
+  GoodPlan good;
+  good.origin = random_case(seed + 1000000);
+  good.plan = build_plan(module_of(good.origin), good.origin.options);
+  good.memory = plan_memory(good.plan);
+  return good;
+}
+
+std::vector<PlanFault> faults_of(const GoodPlan& good, const Damage& damage) {
+  RankPlans ranks = same_on_all_ranks(good.origin.grid(), damage.plan, damage.memory);
+  if (damage.on_one_rank) {
+    ranks.classes = {{&good.plan, &good.memory}, {&damage.plan, &damage.memory}};
+    ranks.class_of.back() = 1;
+  }
+  return check_ranks(ranks);
+}
+
+// Whether a message names a node or buffer: its name, not as the beginning of a longer one.
+bool names(const std::string& message, const std::string& name) {
+  for (std::size_t at = message.find(name); at != std::string::npos; at = message.find(name, at + 1)) {
+    const std::size_t end = at + name.size();
+    if (end == message.size() || std::string_view(" \n,:").find(message[end]) != std::string_view::npos) return true;
+  }
+  return false;
+}
+
+TEST(Mutation, every_damage_is_caught_and_named) {
+  std::vector<GoodPlan> good;
+  for (std::uint64_t seed = 0; seed < plans; ++seed) {
+    good.push_back(good_plan(seed));
+    const auto faults = check_ranks(same_on_all_ranks(good.back().origin.grid(), good.back().plan, good.back().memory));
+    ASSERT_TRUE(faults.empty()) << good.back().origin.text() << "\n" << faults.front().message;
+  }
+  for (const DamageKind& kind : damage_kinds()) {
+    int applied = 0;
+    for (std::uint64_t seed = 0; seed < plans; ++seed) {
+      const GoodPlan& g = good[seed];
+      Damage damage;
+      Dice dice(seed, kind.name);
+      // A plan that can be broken this way may offer a place that cannot: a few tries.
+      bool broken = false;
+      for (int attempt = 0; attempt < 8 && !broken; ++attempt) {
+        damage = Damage{g.plan, g.memory, false, false, {}, {}};
+        broken = kind.apply(g, dice, damage);
+      }
+      if (!broken) continue;
+      if (damage.on_one_rank && g.origin.ranks() == 1) continue;
+      ++applied;
+      if (!damage.keeps_memory) damage.memory = plan_memory(damage.plan);
+      const std::vector<PlanFault> faults = faults_of(g, damage);
+      const auto fits = [&](const PlanFault& fault) {
+        const auto in_message = [&](const std::string& name) { return names(fault.message, name); };
+        const auto says = [&](const std::string& what) { return fault.message.find(what) != std::string::npos; };
+        return std::all_of(damage.names.begin(), damage.names.end(), in_message) &&
+               std::any_of(damage.says.begin(), damage.says.end(), says);
+      };
+      if (std::any_of(faults.begin(), faults.end(), fits)) continue;
+      std::string found;
+      for (const PlanFault& fault : faults) found += "\n  " + fault.message;
+      std::string wanted;
+      for (const std::string& name : damage.names) wanted += " '" + name + "'";
+      ADD_FAILURE() << kind.name << ", seed " << seed << ", " << g.origin.text() << "\nno fault says '"
+                    << damage.says.front() << "' of" << wanted << " among " << faults.size() << ":"
+                    << found.substr(0, 2000);
+      break;
+    }
+    EXPECT_GE(applied, kind.least) << kind.name << ": too few of " << plans << " plans could be broken this way";
+    RecordProperty(kind.name, applied);
+  }
+}
+
+// Where memory is given to two buffers that could be in use at once, brute force and the checker agree.
+TEST(Mutation, the_check_of_memory_agrees_with_brute_force) {
+  int racing = 0, clean = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    RandomCase c = random_case(seed + 2000000);
+    c.pattern = c.pattern.substr(0, 2) == "[*" || c.pattern.find('[') != std::string::npos ? "[*E]" : "E";
+    c.options.micro_batches = std::min(c.options.micro_batches, 2);
+    GoodPlan g{c, build_plan(module_of(c), c.options), {}};
+    g.memory = plan_memory(g.plan);
+    ASSERT_TRUE(races(g.plan, g.memory).empty()) << c.text();
+    Dice dice(seed, "offsets");
+    for (int i = 0; i < 4; ++i) {  // two buffers change places, or one goes elsewhere
+      MemoryPlan memory = g.memory;
+      const auto a = static_cast<std::size_t>(dice.below(memory.offset.size()));
+      const auto b = static_cast<std::size_t>(dice.below(memory.offset.size()));
+      const auto movable = [&](std::size_t x) {
+        const Storage s = g.plan.value_of(BufferId(static_cast<std::int64_t>(x))).storage;
+        return (s == Storage::activation || s == Storage::scratch) && memory.offset[x] >= 0;
+      };
+      if (!movable(a) || !movable(b)) continue;
+      memory.offset[a] = g.memory.offset[b];
+      if (memory.offset[a] + g.plan.value_of(BufferId(static_cast<std::int64_t>(a))).bytes > memory.arena) continue;
+      const bool race = !races(g.plan, memory).empty();
+      ++(race ? racing : clean);
+      EXPECT_EQ(!check_memory(g.plan, memory).empty(), race) << c.text() << " " << a << " " << b;
+    }
+  }
+  EXPECT_GT(racing, 20);
+  EXPECT_GT(clean, 5);
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,88 @@
+#include "tests/plan/random_plans.h"
+
+#include <fmt/format.h>
+
+#include "tests/plan/plans.h"
+
+namespace weft {
+
+namespace {
+
+std::string random_pattern(Dice& dice) {
+  std::string pattern;
+  const int items = dice.between(1, 5);
+  for (int i = 0; i < items; ++i) {
+    if (i > 0 && dice.below(8) == 0) pattern += '|';
+    if (dice.below(3) == 0) {
+      pattern += '[';
+      const int symbols = dice.between(1, 2);
+      for (int s = 0; s < symbols; ++s) pattern += dice.of({'*', '-'});
+      pattern += dice.of({'E', 'E', '-', '*'});
+      pattern += ']';
+    } else {
+      pattern += dice.of({'*', '-', 'E', 'E'});
+    }
+  }
+  return pattern;
+}
+
+}  // namespace
+
+RandomCase random_case(std::uint64_t seed, bool any_kind) {
+  Dice dice(seed, "case");
+  RandomCase c;
+  c.pattern = random_pattern(dice);
+  c.expert_ranks = dice.of({1, 2, 2, 4});
+  c.expert_shards = dice.of({1, 2, 2, 4});
+  c.options.micro_batches = dice.between(1, 4);
+  c.options.weave = dice.below(3) > 0;
+  c.options.delay_weight_gradients = dice.yes();
+  c.dtype = dice.of({DType::f32, DType::f64, DType::bf16});
+  c.experts = dice.of<std::int64_t>({4, 8});
+  c.k = dice.between(1, 3);
+  c.shared = dice.yes();
+  c.tied = dice.below(4) == 0;
+  c.bias = dice.below(4) == 0;
+  if (any_kind)
+    c.options.kind = dice.of({PlanOptions::Kind::train, PlanOptions::Kind::train, PlanOptions::Kind::train,
+                              PlanOptions::Kind::gradients, PlanOptions::Kind::evaluate});
+  return c;
+}
+
+Grid RandomCase::grid() const {
+  return Grid({{"tp", 1}, {"cp", 1}, {"dp", ranks()}, {"pp", 1}},
+              {{"etp", 1}, {"ep", expert_ranks}, {"edp", expert_shards}, {"pp", 1}});
+}
+
+std::string RandomCase::text() const {
+  return fmt::format("pattern {} ep {} edp {} micro-batches {}{}{} {} experts {} k {}{}{}{} kind {}", pattern,
+                     expert_ranks, expert_shards, options.micro_batches, options.weave ? " woven" : "",
+                     options.delay_weight_gradients ? " delayed" : "", name_of(dtype), experts, k,
+                     shared ? " shared" : "", tied ? " tied" : "", bias ? " bias" : "", static_cast<int>(options.kind));
+}
+
+Module module_of(const RandomCase& c, std::int64_t expert_rank) {
+  ModelConfig config = small_config(c.pattern);
+  config.experts.experts = c.experts;
+  config.experts.router.k = c.k;
+  config.experts.shared_ffn = c.shared ? 4 : 0;
+  config.tied_embeddings = c.tied;
+  config.attention.qkv_bias = config.mlp.bias = c.bias;
+  ModuleOptions options;
+  options.precision.compute = c.dtype;
+  options.batch = 2;
+  options.length = 3;
+  options.expert_ranks = c.expert_ranks;
+  options.expert_rank = expert_rank;
+  options.data_shards = c.ranks();
+  Module module = build_module(config, options);
+  const GradientLayout layout{c.ranks(), c.expert_ranks, c.expert_shards};
+  if (c.options.kind == PlanOptions::Kind::evaluate) {
+    add_loss_reduction(module, layout);
+  } else {
+    add_updates(module, options.precision, {}, layout);
+  }
+  return module;
+}
+
+}  // namespace weft

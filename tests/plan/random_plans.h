@@ -1,0 +1,46 @@
+// Random valid plans for the checker's tests: a pure function of a seed.
+#pragma once
+
+#include <string>
+
+#include "weft/base/random.h"
+#include "weft/grid/grid.h"
+#include "weft/model/builder.h"
+#include "weft/plan/build.h"
+#include "weft/plan/check_ranks.h"
+
+namespace weft {
+
+class Dice {
+ public:
+  explicit Dice(std::uint64_t seed, const char* name = "dice") : key_(random_key(seed, name)) {}
+  int below(std::size_t bound) { return static_cast<int>(random_below(key_, next_++, bound)); }
+  int between(int first, int last) { return first + below(static_cast<std::size_t>(last - first + 1)); }
+  bool yes() { return below(2) == 1; }
+  template <class T>
+  T of(std::initializer_list<T> list) {
+    return list.begin()[below(list.size())];
+  }
+
+ private:
+  std::uint64_t key_, next_ = 0;
+};
+
+struct RandomCase {
+  std::string pattern;
+  int expert_ranks = 1, expert_shards = 1;  // ranks = their product
+  PlanOptions options;
+  DType dtype = DType::f32;
+  std::int64_t experts = 4, k = 2;
+  bool shared = false, tied = false, bias = false;
+
+  int ranks() const { return expert_ranks * expert_shards; }
+  Grid grid() const;
+  std::string text() const;  // for messages
+};
+// kind train: the one thing that does not vary unless asked for.
+RandomCase random_case(std::uint64_t seed, bool any_kind = false);
+
+Module module_of(const RandomCase& c, std::int64_t expert_rank = 0);
+
+}  // namespace weft

@@ -1,0 +1,56 @@
+// Plans that are right are accepted: 10,000 of them.
+#include "tests/plan/random_plans.h"
+
+#include <algorithm>
+#include <set>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "weft/base/error.h"
+
+namespace weft {
+namespace {
+
+constexpr std::uint64_t all_plans = 10000;
+
+TEST(RandomPlans, are_accepted_without_a_false_alarm) {
+  std::uint64_t woven = 0, exchanging = 0, reusing = 0, plans = 0;
+  std::set<std::string> patterns;
+  for (std::uint64_t seed = 0; seed < all_plans; ++seed) {
+    const RandomCase c = random_case(seed, true);
+    try {
+      const Module module = module_of(c);
+      const Plan plan = build_plan(module, c.options);  // checks behind every pass
+      const MemoryPlan memory = plan_memory(plan);
+      const std::vector<PlanFault> faults = check_ranks(same_on_all_ranks(c.grid(), plan, memory));
+      ASSERT_TRUE(faults.empty()) << "seed " << seed << ", " << c.text() << ":\n" << faults.front().message;
+      ++plans;
+      woven += c.options.weave;
+      exchanging += std::any_of(plan.nodes.begin(), plan.nodes.end(),
+                                [](const Node& node) { return node.lane == Lane::exchange; });
+      reusing += !memory.reuses.empty();
+      patterns.insert(c.pattern);
+    } catch (const std::exception& e) {
+      FAIL() << "seed " << seed << ", " << c.text() << ":\n" << e.what();
+    }
+  }
+  EXPECT_EQ(plans, all_plans);
+  EXPECT_GT(woven, plans / 2);
+  EXPECT_GT(exchanging, plans / 3);
+  EXPECT_GT(reusing, plans / 50) << "no plan takes memory over between lanes";
+  EXPECT_GT(patterns.size(), plans / 5);
+}
+
+// Ranks that hold other experts run the same plan: one stands for all of them.
+TEST(RandomPlans, are_the_same_on_every_expert_rank) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    const RandomCase c = random_case(seed, true);
+    const std::uint64_t first = digest_of(build_plan(module_of(c, 0), c.options));
+    for (int rank = 1; rank < c.expert_ranks; ++rank)
+      ASSERT_EQ(digest_of(build_plan(module_of(c, rank), c.options)), first) << c.text();
+  }
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,246 @@
+// The walk over the uses: what each buffer is when a node reads, writes, adds to or reduces it.
+#include <algorithm>
+#include <map>
+
+#include "weft/plan/faults.h"
+
+namespace weft {
+
+namespace {
+
+// What the checker knows of a buffer while it walks the list.
+struct BufferState {
+  NodeId writer, reader, reducer;  // the last of each
+  std::int32_t contributions = 0;
+  Storage storage = Storage::activation;
+  bool written = false;
+  bool read = false;  // since it was written
+};
+
+class Walk {
+ public:
+  Walk(const Plan& plan, FaultList& faults) : plan_(plan), faults_(faults), states_(plan.buffers.size()) {
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+      states_[i].storage = plan.value_of(buffer_id(i)).storage;
+      states_[i].written = given(states_[i].storage);
+    }
+    for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
+      const Node& node = plan.nodes[i];
+      has_updates_ |= node.phase == Phase::update;
+      evaluates_ |= node.phase == Phase::evaluate;
+      if (node.micro_batch >= 0) continue;
+      for (const BufferUse& use : plan.uses_of(node))
+        if (use.access == Access::write && states_[use.buffer.index()].storage == Storage::step)
+          step_writers_[use.buffer].emplace(rank_of(node), node_id(i));
+    }
+  }
+
+  void run() {
+    for (std::size_t i = 0; i < plan_.nodes.size() && !faults_.full(); ++i) visit(node_id(i));
+    for (std::size_t i = 0; i < plan_.buffers.size() && !faults_.full(); ++i) finish(buffer_id(i));
+    check_updates();
+  }
+
+ private:
+  // Written before the step begins.
+  static bool given(Storage s) {
+    return s == Storage::weight || s == Storage::state || s == Storage::constant || s == Storage::input ||
+           s == Storage::step;
+  }
+  const Node& node(NodeId id) const { return plan_.nodes[id.index()]; }
+  std::string name(BufferId buffer) const { return plan_.name_of(buffer); }
+
+  void visit(NodeId self) {
+    const Node& own = node(self);
+    for (const BufferUse& use : plan_.uses_of(own)) {
+      const Buffer& buffer = plan_.buffers[use.buffer.index()];
+      BufferState& state = states_[use.buffer.index()];
+      if (own.micro_batch >= 0 && buffer.micro_batch >= 0 && own.micro_batch != buffer.micro_batch)
+        faults_.add({self}, fmt::format("{} belongs to another micro-batch than its user", name(use.buffer)));
+      if (state.storage == Storage::step) check_step_value(self, use, buffer, state);
+      if (state.storage == Storage::scratch) check_scratch(self, use, state);
+      if (use.access == Access::read) {
+        read(self, use, buffer, state);
+      } else if (use.access == Access::add) {
+        add(self, use, buffer, state);
+      } else if (reduces(plan_, own, use.buffer)) {
+        reduce(self, use, buffer, state);
+      } else {
+        write(self, use, buffer, state);
+      }
+    }
+  }
+
+  void read(NodeId self, const BufferUse& use, const Buffer& buffer, BufferState& state) {
+    const bool once = node(self).micro_batch < 0;
+    const bool of_update = state.storage == Storage::weight || (state.storage == Storage::state && !once);
+    if (of_update && state.writer.valid() && state.writer != self)
+      faults_.add({self, state.writer}, fmt::format("{} is read after it is updated", name(use.buffer)));
+    if (!state.written) {
+      faults_.add({self}, fmt::format("{} is read before it is written", name(use.buffer)));
+      state.written = true;  // say it once
+    } else if (state.contributions < buffer.contributions && (state.storage != Storage::step || once)) {
+      faults_.add({self, state.writer}, fmt::format("{} is read after {} of its {} contributions", name(use.buffer),
+                                                    state.contributions, buffer.contributions));
+    } else if (once && !state.reducer.valid() && plan_.value_of(use.buffer).summed_over_ranks) {
+      faults_.add({self, state.writer}, fmt::format("{} is read before it is reduced", name(use.buffer)));
+    }
+    state.read = true;
+    state.reader = self;
+  }
+
+  void write(NodeId self, const BufferUse& use, const Buffer& buffer, BufferState& state) {
+    const auto fault = [&](const char* what) {
+      faults_.add({self, state.writer}, fmt::format("{} {}", name(use.buffer), what));
+    };
+    if (state.storage == Storage::gradient) return fault("is written by a node that is no reduction");
+    if (buffer.contributions > 0 && state.storage != Storage::step) fault("gets contributions and is written over");
+    if ((state.storage == Storage::activation || state.storage == Storage::output) && state.written)
+      fault("is written twice");
+    if ((state.storage == Storage::weight || state.storage == Storage::state) && state.writer.valid())
+      fault("is updated twice");
+    if (state.storage == Storage::input || state.storage == Storage::constant)
+      fault("is given to the step and is written by it");
+    state.written = true;
+    state.read = false;
+    state.reducer = {};
+    state.writer = self;
+  }
+
+  void reduce(NodeId self, const BufferUse& use, const Buffer& buffer, BufferState& state) {
+    if (state.reducer.valid()) faults_.add({self, state.reducer}, fmt::format("{} is reduced twice", name(use.buffer)));
+    if (state.contributions < buffer.contributions) {
+      faults_.add({self, state.writer}, fmt::format("{} is reduced after {} of its {} contributions", name(use.buffer),
+                                                    state.contributions, buffer.contributions));
+    } else if (!state.writer.valid()) {
+      faults_.add({self}, fmt::format("{} is reduced before it is computed", name(use.buffer)));
+    }
+    if (state.storage == Storage::gradient) {
+      if (!plan_.value_of(use.buffer).summed_over_ranks)
+        faults_.add({self}, fmt::format("{} is reduced, but each rank has a gradient of its own", name(use.buffer)));
+      if (state.read)
+        faults_.add({self, state.reader}, fmt::format("{} is read before it is reduced", name(use.buffer)));
+    }
+    state.reducer = state.writer = self;
+  }
+
+  void add(NodeId self, const BufferUse& use, const Buffer& buffer, BufferState& state) {
+    const std::int32_t number = use.contribution;
+    if (number < state.contributions) {
+      faults_.add({self, state.writer},
+                  fmt::format("contribution {} of {} is counted twice", number, name(use.buffer)));
+    } else if (number > state.contributions) {
+      faults_.add({self, state.writer}, fmt::format("contribution {} of {} comes before contribution {}", number,
+                                                    name(use.buffer), state.contributions));
+    }
+    if (state.reducer.valid())
+      faults_.add({self, state.reducer},
+                  fmt::format("{} gets contribution {} after it is reduced", name(use.buffer), number));
+    if (state.read && state.contributions > 0 && state.storage != Storage::step)
+      faults_.add({self, state.reader}, fmt::format("{} is read before contribution {}", name(use.buffer), number));
+    if (number >= buffer.contributions) {
+      faults_.add({self}, fmt::format("{} gets contribution {} but expects {}", name(use.buffer), number,
+                                      buffer.contributions));
+    } else if (buffer.micro_batch < 0 && node(self).micro_batch >= 0) {
+      // Numbers are fixed by micro-batch, whatever the order: that is what keeps sums the same.
+      const std::int32_t each = buffer.contributions / plan_.micro_batches;
+      if (each > 0 && number / each != node(self).micro_batch)
+        faults_.add({self}, fmt::format("contribution {} of {} belongs to micro-batch {}", number, name(use.buffer),
+                                        number / each));
+    }
+    state.contributions = std::max(state.contributions, number + 1);
+    state.written = true;
+    state.writer = self;
+  }
+
+  // A place among the pieces that run once a step, in the order in which they are declared.
+  static std::int32_t rank_of(const Node& node) {
+    return node.piece.value * phase_count + static_cast<std::int32_t>(node.phase);
+  }
+
+  // Step values pass from node to node in the order in which their pieces are declared: contributions, reduction, norm,
+  // clip, updates. Nodes of a micro-batch read what the host gave, or a sum over the micro-batches up to theirs.
+  void check_step_value(NodeId self, const BufferUse& use, const Buffer& buffer, const BufferState& state) {
+    if (use.access == Access::add) return;
+    const Node& own = node(self);
+    const bool changed = state.writer.valid() && node(state.writer).micro_batch < 0;
+    if (own.micro_batch >= 0) {
+      if (changed)
+        faults_.add({self, state.writer}, fmt::format("{} is read after the step has changed it", name(use.buffer)));
+      const std::int32_t each = buffer.contributions / plan_.micro_batches;
+      const std::int32_t from = each * own.micro_batch;
+      if (state.contributions < from || state.contributions > from + each)
+        faults_.add({self, state.writer}, fmt::format("{} is a running sum and is read after {} contributions, not {}",
+                                                      name(use.buffer), state.contributions, from + each));
+      return;
+    }
+    const auto writers = step_writers_.find(use.buffer);
+    if (writers == step_writers_.end()) return;
+    const std::int32_t rank = rank_of(own), last = changed ? rank_of(node(state.writer)) : -1;
+    if (last > rank) {
+      faults_.add({self, state.writer},
+                  fmt::format("{} is used after a node that comes behind this one wrote it", name(use.buffer)));
+      return;
+    }
+    const auto behind = writers->second.lower_bound(rank);
+    if (behind == writers->second.begin()) return;
+    if (const auto& [expected, writer] = *std::prev(behind); last < expected)
+      faults_.add({self, writer}, fmt::format("{} is used before the step has computed it", name(use.buffer)));
+  }
+
+  void check_scratch(NodeId self, const BufferUse& use, const BufferState& state) {
+    for (NodeId other : {state.writer, state.reader})
+      if (other.valid() && other != self)
+        faults_.add({self, other}, fmt::format("{} is scratch of one node and used by two", name(use.buffer)));
+  }
+
+  void finish(BufferId id) {
+    const Buffer& buffer = plan_.buffers[id.index()];
+    const BufferState& state = states_[id.index()];
+    if (state.contributions < buffer.contributions)
+      faults_.add({state.writer}, fmt::format("{} gets {} contributions and needs {}", name(id), state.contributions,
+                                              buffer.contributions));
+    if ((has_updates_ || evaluates_) && plan_.value_of(id).summed_over_ranks && !state.reducer.valid())
+      faults_.add({state.writer}, fmt::format("{} is never reduced over ranks", name(id)));
+    if (!has_updates_) return;
+    if (state.storage == Storage::step && state.writer.valid() && !state.read)
+      faults_.add({state.writer}, fmt::format("{} is computed and never used", name(id)));
+    if (state.storage == Storage::activation && state.written && !state.read)
+      faults_.add({state.writer}, fmt::format("{} is written and never read: alive at the end of the step", name(id)));
+    if (state.storage == Storage::gradient && !state.read)
+      faults_.add({state.writer}, fmt::format("{} is never used by an update", name(id)));
+  }
+
+  // A tensor that gets a gradient is updated.
+  void check_updates() {
+    if (!has_updates_) return;
+    std::map<TensorId, BufferId> gradients;
+    for (std::size_t i = 0; i < states_.size(); ++i)
+      if (states_[i].storage == Storage::gradient) gradients[plan_.value_of(buffer_id(i)).tensor] = buffer_id(i);
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+      if (states_[i].storage != Storage::weight || states_[i].writer.valid()) continue;
+      const auto gradient = gradients.find(plan_.value_of(buffer_id(i)).tensor);
+      if (gradient != gradients.end())
+        faults_.add({states_[gradient->second.index()].reader},
+                    fmt::format("{} gets a gradient and is never updated", name(buffer_id(i))));
+    }
+  }
+
+  const Plan& plan_;
+  FaultList& faults_;
+  std::vector<BufferState> states_;
+  std::map<BufferId, std::map<std::int32_t, NodeId>> step_writers_;  // nodes that run once a step, by rank_of
+  bool has_updates_ = false, evaluates_ = false;
+};
+
+}  // namespace
+
+bool reduces(const Plan& plan, const Node& node, BufferId buffer) {
+  for (const NodeCollective& c : plan.collectives_of(node))
+    if (c.kind == CollectiveKind::all_reduce && c.receive == buffer && c.send == buffer) return true;
+  return false;
+}
+
+void check_buffers(const Plan& plan, FaultList& faults) { Walk(plan, faults).run(); }
+
+}  // namespace weft

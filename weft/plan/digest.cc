@@ -1,0 +1,60 @@
+#include "weft/plan/check_ranks.h"
+
+namespace weft {
+
+namespace {
+
+// FNV-1a over words, with the high bits folded back in: every word moves every bit of what follows.
+class Digest {
+ public:
+  void add(std::int64_t word) {
+    state_ = (state_ ^ static_cast<std::uint64_t>(word)) * 0x100000001b3ULL;
+    state_ ^= state_ >> 32;
+  }
+  void add(const std::string& text) {
+    add(static_cast<std::int64_t>(text.size()));
+    for (char c : text) add(static_cast<std::int64_t>(c));
+  }
+  std::uint64_t value() const { return state_; }
+
+ private:
+  std::uint64_t state_ = 0xcbf29ce484222325ULL;
+};
+
+}  // namespace
+
+std::uint64_t digest_of(const Plan& plan) {
+  Digest d;
+  d.add(plan.micro_batches);
+  for (const ValueInfo& v : plan.values) {
+    d.add(v.name);
+    for (std::int64_t word : {static_cast<std::int64_t>(v.storage), static_cast<std::int64_t>(v.dtype), v.bytes,
+                              static_cast<std::int64_t>(v.summed_over_ranks), static_cast<std::int64_t>(v.expert)})
+      d.add(word);
+    for (int dim = 0; dim < v.shape.dims(); ++dim) d.add(v.shape[dim]);
+  }
+  for (const PieceInfo& piece : plan.pieces) {
+    d.add(piece.name);
+    d.add(piece.unit);
+    d.add(piece.phases);
+  }
+  for (const std::string& group : plan.groups) d.add(group);
+  for (const Buffer& b : plan.buffers)
+    for (std::int32_t word : {b.value.value, b.micro_batch, b.contributions}) d.add(word);
+  for (const Node& node : plan.nodes) {
+    for (std::int32_t word : {static_cast<std::int32_t>(node.phase), static_cast<std::int32_t>(node.lane),
+                              node.piece.value, node.micro_batch, node.uses, node.collectives})
+      d.add(word);
+    for (const BufferUse& use : plan.uses_of(node))
+      for (std::int32_t word : {use.buffer.value, static_cast<std::int32_t>(use.access), use.contribution}) d.add(word);
+    for (const NodeCollective& c : plan.collectives_of(node)) {
+      for (std::int32_t word : {static_cast<std::int32_t>(c.kind), c.group, c.send.value, c.receive.value,
+                                c.send_counts.value, c.receive_counts.value})
+        d.add(word);
+      d.add(c.first_row);
+    }
+  }
+  return d.value();
+}
+
+}  // namespace weft

@@ -104,17 +104,7 @@ TEST(Sizes, MustDivide) {
                  {"--expert-model-parallel-size 2: must divide the 3 ranks of a pipeline stage"});
 }
 
-TEST(Symbols, ThatAreNotTrainedYet) {
-  const std::vector<std::pair<std::string, std::string>> symbols = {
-      {"M", "Mamba-2"}, {"G", "gated delta net"}, {"+", "multi-latent attention"}, {"D", "sparse attention"}};
-  for (const auto& [symbol, name] : symbols) {
-    for (const char* command : {"train", "check", "plan"})
-      expect_refused({command, "--pattern", "[" + symbol + "E]"},
-                     {name, "'" + symbol + "'", "this version does not train yet", "use '*', '-' and 'E'"});
-  }
-  for (const char* command : {"train", "check", "plan"})
-    expect_refused({command, "--pattern", "[*E]/[*E]"},
-                   {"multi-token prediction part ('/[*E]')", "this version does not train yet"});
+TEST(Layouts, ThatAreNotSpreadYet) {
   expect_refused({"check", "--mtp-num-layers", "1"}, {"--mtp-num-layers"});
   expect_refused({"check", "--ranks", "2", "--tensor-model-parallel-size", "2"},
                  {"--tensor-model-parallel-size 2", "leave it at 1"});

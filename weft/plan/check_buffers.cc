@@ -55,7 +55,8 @@ class Walk {
     for (const BufferUse& use : plan_.uses_of(own)) {
       const Buffer& buffer = plan_.buffers[use.buffer.index()];
       BufferState& state = states_[use.buffer.index()];
-      if (own.micro_batch >= 0 && buffer.micro_batch >= 0 && own.micro_batch != buffer.micro_batch)
+      if (own.micro_batch >= 0 && buffer.micro_batch >= 0 && own.micro_batch != buffer.micro_batch &&
+          !plan_.value_of(use.buffer).running)
         faults_.add({self}, fmt::format("{} belongs to another micro-batch than its user", name(use.buffer)));
       if (state.storage == Storage::step) check_step_value(self, use, buffer, state);
       if (state.storage == Storage::scratch) check_scratch(self, use, state);
@@ -203,7 +204,7 @@ class Walk {
     if ((has_updates_ || evaluates_) && plan_.value_of(id).summed_over_ranks && !state.reducer.valid())
       faults_.add({state.writer}, fmt::format("{} is never reduced over ranks", name(id)));
     if (!has_updates_) return;
-    if (state.storage == Storage::step && state.writer.valid() && !state.read)
+    if (state.storage == Storage::step && state.writer.valid() && !state.read && !plan_.value_of(id).read_by_host)
       faults_.add({state.writer}, fmt::format("{} is computed and never used", name(id)));
     if (state.storage == Storage::activation && state.written && !state.read)
       faults_.add({state.writer}, fmt::format("{} is written and never read: alive at the end of the step", name(id)));

@@ -27,7 +27,8 @@ struct ValueInfo {  // what a module's value is, once for all its buffers
   TensorId tensor;                 // of weights, gradients and states
   bool summed_over_ranks = false;  // must be reduced once a step, behind its last contribution
   bool read_by_host = false;
-  bool expert = false;  // of an expert's tensor: other ranks may hold other experts
+  bool expert = false;   // of an expert's tensor: other ranks may hold other experts
+  bool running = false;  // a sum that goes on from one micro-batch to the next
 };
 
 struct PieceInfo {

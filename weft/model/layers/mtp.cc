@@ -24,7 +24,7 @@ ValueId add_mtp_input(ModuleBuilder& b, int depth, ValueId h, ParameterValues em
 
   const ValueId all_tokens = b.module().tokens;
   const ValueId tokens = b.activation("tokens", DType::i32, {T});
-  const ValueId e = b.scratch("e", compute, {T, H});
+  const ValueId e = b.scratch("e", compute, {T, H}), again = b.scratch("e_again", compute, {T, H});
   const ValueId e_inverse = b.activation("e_inverse", acc, {T}), h_inverse = b.activation("h_inverse", acc, {T});
   const ValueId joined = b.activation("joined", compute, {T, 2 * H});
   const ValueId y = b.activation("y", compute, {T, H});
@@ -46,17 +46,18 @@ ValueId add_mtp_input(ModuleBuilder& b, int depth, ValueId h, ParameterValues em
 
   p.backward.uses = {{dy},           {tokens},  {embedding.value}, {h},        {norm_e.value},
                      {norm_h.value}, {w.value}, {e_inverse},       {h_inverse}};
-  for (ValueId made : {e, djoined, de}) p.backward.uses.push_back({made, Access::write});
+  for (ValueId made : {again, djoined, de}) p.backward.uses.push_back({made, Access::write});
   for (ValueId made : {dh, norm_e.gradient, norm_h.gradient}) p.backward.uses.push_back({made, Access::add});
   p.backward.run = [=](const Run& r) {
-    r.ops().embedding(r.stream(), {r[tokens], r[embedding.value], r[e]});  // cheaper than keeping it
+    r.ops().embedding(r.stream(), {r[tokens], r[embedding.value], r[again]});  // cheaper than keeping it
     r.ops().matmul(r.stream(), {r[dy], r[w.value], r[djoined]});
     const Tensor d = r[djoined], from_e = d.slice_columns(0, H), from_h = d.slice_columns(H, H);
     r.ops().rms_norm_weight_gradient(r.stream(),
-                                     {r[e], r[e_inverse], from_e, r[norm_e.gradient], 1, r.store(norm_e.gradient)});
+                                     {r[again], r[e_inverse], from_e, r[norm_e.gradient], 1, r.store(norm_e.gradient)});
     r.ops().rms_norm_weight_gradient(r.stream(),
                                      {r[h], r[h_inverse], from_h, r[norm_h.gradient], 1, r.store(norm_h.gradient)});
-    r.ops().rms_norm_backward(r.stream(), {r[e], r[norm_e.value], r[e_inverse], from_e, r[de], {}, 1, zero_centred});
+    r.ops().rms_norm_backward(r.stream(),
+                              {r[again], r[norm_e.value], r[e_inverse], from_e, r[de], {}, 1, zero_centred});
     const Tensor before = r.store(dh) == Store::add ? r[dh] : Tensor{};
     r.ops().rms_norm_backward(r.stream(),
                               {r[h], r[norm_h.value], r[h_inverse], from_h, r[dh], before, 1, zero_centred});

@@ -44,7 +44,10 @@ Measured measure(const std::string& network, int micro_batches, bool weave, int 
     o.batch = 2;
     o.length = 256;
     o.micro_batches = micro_batches;
-    o.ranks = {&world, 2, weave, weave, true};
+    o.ranks.world = &world;
+    o.ranks.expert_ranks = 2;
+    o.ranks.weave = o.ranks.delay_weight_gradients = weave;
+    o.ranks.parallel = true;
     Session session(device, o);
     session.initialise_parameters(1);
     std::vector<MicroBatch> batches(static_cast<std::size_t>(micro_batches));

@@ -54,7 +54,8 @@ class Weaver {
         UnitPass* f = k < forward_units_.size() ? &forward_.at({m, forward_units_[k]}) : nullptr;
         UnitPass* b = k < backward_units_.size() ? &backward_.at({m - 1, backward_units_[k]}) : nullptr;
         if (f && b) {
-          combined(*f, *b);
+          UnitPass* next = k + 1 < backward_units_.size() ? &backward_.at({m - 1, backward_units_[k + 1]}) : nullptr;
+          combined(*f, *b, next);
         } else {
           alone(f ? *f : *b);
         }
@@ -79,27 +80,30 @@ class Weaver {
   }
   static bool exchanges(const UnitPass& pass) { return !pass.slot[1].empty() || !pass.slot[3].empty(); }
 
-  void combined(const UnitPass& f, const UnitPass& b) {
+  // next: the backward unit that follows b. Its join' comes as early as it can, so that its combine' may follow this
+  // unit's combine at once, beside weights and the forward join.
+  void combined(const UnitPass& f, UnitPass& b, UnitPass* next) {
     if (!exchanges(b)) return around(f, b);
     const std::vector<Node>& mix = f.slot[0];
     // A forward unit without an exchange hides both of the backward one's, half of it each.
     const auto half = exchanges(f) ? mix.end() : mix.begin() + static_cast<std::ptrdiff_t>((mix.size() + 1) / 2);
-    put(b.slot[0]);                              // join'
+    put(b.slot[0]);                              // join', unless the unit before has put it
     put(b.slot[1]);                              // exchange: combine'
     out_.insert(out_.end(), mix.begin(), half);  // mix, route: beside combine'
     put(f.slot[1]);                              // exchange: counts, dispatch
     put(b.slot[2]);                              // experts' and their weights: beside dispatch
     put(b.slot[3]);                              // exchange: dispatch'
     out_.insert(out_.end(), half, mix.end());
-    if (early_) put_phase(b.slot[4], false);  // route', mix': what they read dies here
-    put(f.slot[2]);                           // experts, shared: beside dispatch'
-    put(f.slot[3]);                           // exchange: combine
-    if (early_) {
-      put_phase(b.slot[4], true);
-    } else {
-      put(b.slot[4]);  // shared', route', mix', weights: beside combine
+    if (early_) put_phase(b.slot[4], false);   // route', mix': what they read dies here
+    put(f.slot[2]);                            // experts, shared: beside dispatch'
+    put(f.slot[3]);                            // exchange: combine
+    if (!early_) put_phase(b.slot[4], false);  // shared', route', mix': beside combine
+    if (next && exchanges(*next)) {
+      put(next->slot[0]);
+      next->slot[0].clear();
     }
-    put(f.slot[4]);  // join
+    put_phase(b.slot[4], true);  // weights
+    put(f.slot[4]);              // join
   }
 
   // The backward unit has no exchange: its input gradients hide the way to the experts, its weights the way back. Where

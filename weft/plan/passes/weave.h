@@ -6,7 +6,8 @@
 // communicates an order that is the same function of the plan on every rank. In the steady state, primes for backward:
 //
 //   exchange:  combine'            | counts, dispatch                     | dispatch'        | combine
-//   compute :  join', mix, route   | experts', shared' and their weights  | shared, experts  | route', mix', weights; join
+//   compute :  mix, route          | experts', shared' and their weights  | shared, experts  | route', mix'; next join';
+//                                                                                            | weights; join
 //
 // so that every exchange has computation of the other micro-batch beside it. With `early_attention_backward` route' and
 // mix' come before the forward experts: what attention kept is free before the experts need memory, and combine has the

@@ -114,7 +114,8 @@ void product(std::int64_t m, std::int64_t n, std::int64_t k, Matrix<A> a, Matrix
 
 // Lower triangular matrices [n, n] (diagonal included) are handled in strips of this many rows: what lies above the
 // diagonal inside a strip's last block is computed, or must be zero; the rest is not looked at.
-constexpr std::int64_t strip = 48;
+constexpr std::int64_t strip = 48;  // a multiple of 4 and of every tile_rows
+static_assert(strip % 4 == 0);
 inline std::int64_t strip_end(std::int64_t row, std::int64_t n) { return std::min(row / strip * strip + strip, n); }
 
 // c [n, columns] (+)= lower x

@@ -74,7 +74,8 @@ class DeltaBackward : public DeltaChunk<T, S> {
     double reach = 0;
     for (std::int64_t t = 0; t < n_; ++t) {
       const T F = decay_.to_end[t];
-      const double e = static_cast<double>(F * dot<T>(KdS_ + t * V, U_ + t * V, V));
+      const bool last = t + 1 == n_;  // its way to the state has no decay
+      const double e = last ? 0 : static_cast<double>(F * dot<T>(KdS_ + t * V, U_ + t * V, V));
       ds_[t] = -e;
       reach += e;
 #pragma omp simd
@@ -126,9 +127,9 @@ class DeltaBackward : public DeltaChunk<T, S> {
     T *dP = dP_ + t * chunk_, *dA = dA_ + t * chunk_;
     T* __restrict X = X_ + t * chunk_, * __restrict Y = Y_ + t * chunk_, * __restrict columns = columns_;
     const T beta = beta_[t];
-    dA[t] = 0;
+    X[t] += dP[t];  // a token with itself: no decay, so nothing for ds
     ds_[t] += static_cast<double>(lane_sum<T>(
-        t + 1, [&](std::int64_t j) __attribute__((always_inline)) {
+        t, [&](std::int64_t j) __attribute__((always_inline)) {
           const T loss = dP[j] * P[j] - dA[j] * A[j];
           X[j] += dP[j] * D[j];
           Y[j] -= dA[j] * beta * D[j];

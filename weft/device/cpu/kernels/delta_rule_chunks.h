@@ -125,7 +125,14 @@ class DeltaChunk {
       T* __restrict to = solve_ + t * chunk_;
       const T* A = A_ + t * chunk_;
       for (std::int64_t j = 0; j < std::max(t, strip_end(t, n_)); ++j) to[j] = 0;
-      for (std::int64_t j = 0; j < t; ++j) {
+      std::int64_t j = 0;
+      for (; j + 4 <= t; j += 4) {  // four rows of one strip: what lies above their diagonals is zero
+        const T *a = solve_ + j * chunk_, *b = a + chunk_, *c = b + chunk_, *d = c + chunk_;
+        const T fa = A[j], fb = A[j + 1], fc = A[j + 2], fd = A[j + 3];
+#pragma omp simd
+        for (std::int64_t i = 0; i < j + 4; ++i) to[i] -= (fa * a[i] + fb * b[i]) + (fc * c[i] + fd * d[i]);
+      }
+      for (; j < t; ++j) {
         const T factor = A[j];
         const T* from = solve_ + j * chunk_;
 #pragma omp simd

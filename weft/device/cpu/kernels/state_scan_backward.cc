@@ -85,15 +85,19 @@ class ScanBackward {
       const T* CB = CB_ + t * chunk_;
       T* __restrict columns = columns_;
 #pragma omp simd
-      for (std::int64_t j = 0; j <= t; ++j) {
+      for (std::int64_t j = 0; j < t; ++j) {
         const T undecayed = dM[j], scaled = M[j] * dt[j];
         dM[j] = undecayed * M[j] * CB[j];  // gradient of d_j, from this pair
         columns[j] += dM[j];
         dCB[j] += undecayed * scaled;
         M[j] = scaled * CB[j];
       }
+      // A token with itself: no decay, so nothing for ds.
+      ddt_[t] = static_cast<double>(dM[t] * CB[t]);
+      dCB[t] += dM[t] * dt[t];
+      M[t] = dt[t] * CB[t];
       for (std::int64_t j = t + 1; j < strip_end(t, n_); ++j) M[j] = 0;
-      ds_[t] = static_cast<double>(dot<T>(dM, dt, t + 1));
+      ds_[t] = static_cast<double>(dot<T>(dM, dt, t));
     }
     lower_turned_times<T>(n_, P, M_, chunk_, {dy, width}, dx_ + column, width);
 
@@ -107,10 +111,12 @@ class ScanBackward {
       const T* moved = moved_ + t * N;
 #pragma omp simd
       for (std::int64_t i = 0; i < N; ++i) dB[i] += scaled * moved[i];
-      const double through = static_cast<double>(columns_[t]) + static_cast<double>(reach);
-      ddt_[t] = through;
-      ds_[t] -= through * static_cast<double>(dt[t]);
-      to_last += static_cast<double>(reach) * static_cast<double>(dt[t]);
+      const double step = static_cast<double>(dt[t]);
+      ddt_[t] += static_cast<double>(columns_[t]) + static_cast<double>(reach);
+      ds_[t] -= static_cast<double>(columns_[t]) * step;
+      if (t + 1 == n_) break;  // the last token's way to the state has no decay
+      ds_[t] -= static_cast<double>(reach) * step;
+      to_last += static_cast<double>(reach) * step;
     }
     product<T>(n_, N, P, Matrix<T>{dy, width}, Matrix<T>{H0, N}, moved_, N);
     for (std::int64_t t = 0; t < n_; ++t) {

@@ -50,6 +50,14 @@ inline std::vector<NamedCase> bitwise_cases(int ranks) {
                                      sigmoid ? "sigmoid, shared, bf16" : "softmax, f32"),
                          c});
       }
+  for (const char* pattern : {"MEM*EME", "M[M*]-[GE]"}) {
+    if (ranks != 2) continue;
+    RankCase c = cases.back().run;
+    c.config.pattern = pattern;
+    c.config.mamba = {.heads = 4, .head_dim = 8, .groups = 2, .state = 6, .chunk = 4};
+    c.config.delta_net = {.heads = 4, .key_heads = 2, .head_dim = 8, .key_dim = 6, .chunk = 4};
+    cases.push_back({fmt::format("{} ranks={}", pattern, ranks), c});
+  }
   return cases;
 }
 

@@ -22,6 +22,8 @@ ModelConfig tiny(const std::string& pattern) {
   c.experts.experts = 5;
   c.experts.ffn = 7;
   c.experts.router.k = 2;
+  c.mamba = {.heads = 4, .head_dim = 3, .groups = 2, .state = 5, .chunk = 4};
+  c.delta_net = {.heads = 4, .key_heads = 2, .head_dim = 3, .key_dim = 5, .chunk = 4};
   c.init_std = 0.3;  // far from linear
   return c;
 }
@@ -252,6 +254,93 @@ TEST(ModelGradients, one_expert_all_chosen_one_token) {
   check_gradients(c, 1, 1);
   c.experts.experts = c.experts.router.k = 3;
   check_gradients(c);
+}
+
+TEST(ModelGradients, mamba_with_every_option) {
+  ModelConfig c = tiny("MM");
+  check_gradients(c, 2, 7);  // chunks of 4 and 3
+  c.mamba.groups = 1;
+  c.mamba.conv_bias = c.mamba.norm_by_group = false;
+  c.mamba.step_least = 0.001;
+  c.mamba.step_most = 0.08;
+  c.zero_centred_norms = true;
+  check_gradients(c);
+  check_gradients(c, 1, 1);
+}
+
+TEST(ModelGradients, delta_net) {
+  check_gradients(tiny("GG"), 2, 7);
+  ModelConfig c = tiny("G");
+  c.delta_net.key_heads = 4;
+  c.delta_net.taps = 2;
+  c.zero_centred_norms = true;
+  check_gradients(c);
+  check_gradients(c, 1, 1);
+}
+
+TEST(ModelGradients, gates_of_attention_and_of_the_shared_expert) {
+  ModelConfig c = tiny("[*E]");
+  c.attention.output_gate = true;
+  c.experts.shared_ffn = 6;
+  c.experts.shared_gate = true;
+  check_gradients(c);
+  c.attention.qk_norm = true;
+  check_gradients(c);
+}
+
+TEST(ModelGradients, latent_experts) {
+  ModelConfig c = tiny("[*E]E");
+  c.experts.latent = 8;
+  check_gradients(c, 2);
+  c.experts.shared_ffn = 6;
+  check_gradients(c);
+}
+
+// Latent experts are experts whose two matrices are products with the latent ones.
+TEST(ModelLoss, of_latent_experts_is_that_of_the_products) {
+  ModelConfig c = tiny("E");
+  c.experts.latent = 8;
+  c.experts.shared_ffn = 6;
+  c.experts.activation.kind = ActivationKind::squared_relu;
+  CpuDevice device;
+  SessionOptions o;
+  o.config = c;
+  o.precision.compute = DType::f64;
+  o.length = 9;
+  o.updates = false;
+  const MicroBatch batch = batch_of(o, 3);
+  Session latent(device, o);
+  latent.initialise_parameters(5);
+  std::map<ParameterIdentity, std::vector<double>> weights;
+  latent.each_parameter([&](const ParameterPart& part, std::span<const double> values) {
+    weights[part.identity].assign(values.begin(), values.end());
+  });
+  o.config.experts.latent = 0;
+  Session plain(device, o);
+  plain.set_parameters([&](const ParameterPart& part, double* values) {
+    if (part.identity.expert < 0)
+      return void(std::copy_n(weights.at(part.identity).data(), part.shape.elements(), values));
+    ParameterIdentity other = part.identity;
+    other.expert = -1;
+    const bool up = part.identity.role == Role::up;
+    other.role = up ? Role::latent_down : Role::latent_up;
+    const std::vector<double>&a = weights.at(up ? part.identity : other), &b = weights.at(up ? other : part.identity);
+    const std::int64_t rows = part.shape[0], columns = part.shape[1], inner = 8;
+    for (std::int64_t i = 0; i < rows; ++i)
+      for (std::int64_t j = 0; j < columns; ++j) {
+        double sum = 0;
+        for (std::int64_t p = 0; p < inner; ++p)
+          sum += a[static_cast<std::size_t>(i * inner + p)] * b[static_cast<std::size_t>(p * columns + j)];
+        values[i * columns + j] = sum;
+      }
+  });
+  const double loss = latent.evaluate(batch);
+  EXPECT_NEAR(loss, plain.evaluate(batch), 1e-13 * loss);
+}
+
+TEST(ModelGradients, hybrids) {
+  check_gradients(tiny("MEM*EME"), 1, 6);
+  check_gradients(tiny("M[M*]-[GE]"), 2, 6);
 }
 
 TEST(ModelGradients, tied_embeddings_and_several_micro_batches) {

@@ -119,6 +119,35 @@ TEST(Options, EveryModelFlagReachesTheModel) {
   EXPECT_TRUE(c.experts.router.normalise);
 }
 
+TEST(Options, RecurrentFlagsReachTheModel) {
+  const Parsed run(
+      "--pattern M[GE]* --hidden-size 64 --mamba-state-dim 32 --mamba-head-dim 16 --mamba-num-heads 6 "
+      "--mamba-num-groups 3 --mamba-conv-kernel-dim 3 --mamba-chunk-size 48 --linear-num-value-heads 6 "
+      "--linear-num-key-heads 3 --linear-value-head-dim 24 --linear-key-head-dim 40 --linear-conv-kernel-dim 2 "
+      "--attention-output-gate --moe-shared-expert-intermediate-size 32 --moe-shared-expert-gate "
+      "--moe-latent-size 24");
+  const ModelConfig c = model_config(run.options);
+  EXPECT_EQ(c.mamba.state, 32);
+  EXPECT_EQ(c.mamba.head_dim, 16);
+  EXPECT_EQ(c.mamba.heads, 6);
+  EXPECT_EQ(c.mamba.groups, 3);
+  EXPECT_EQ(c.mamba.taps, 3);
+  EXPECT_EQ(c.mamba.chunk, 48);
+  EXPECT_EQ(c.delta_net.heads, 6);
+  EXPECT_EQ(c.delta_net.key_heads, 3);
+  EXPECT_EQ(c.delta_net.head_dim, 24);
+  EXPECT_EQ(c.delta_net.key_dim, 40);
+  EXPECT_EQ(c.delta_net.taps, 2);
+  EXPECT_TRUE(c.attention.output_gate);
+  EXPECT_TRUE(c.experts.shared_gate);
+  EXPECT_EQ(c.experts.latent, 24);
+  const ModelConfig standard = model_config(Parsed("--pattern MG").options);  // hidden 128
+  EXPECT_EQ(standard.mamba.heads, 4);
+  EXPECT_EQ(standard.mamba.groups, 4);
+  EXPECT_EQ(standard.delta_net.heads, 2);
+  EXPECT_EQ(standard.delta_net.key_heads, 1);
+}
+
 TEST(Options, Routers) {
   const auto router = [](const char* words) { return model_config(Parsed(words).options).experts.router; };
   EXPECT_TRUE(router("").choose_first);

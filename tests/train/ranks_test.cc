@@ -19,6 +19,8 @@ ModelConfig config_of(const std::string& pattern) {
   c.experts.ffn = 12;
   c.experts.router.k = 2;
   c.latent_attention = {.heads = 2, .q_rank = 6, .kv_rank = 6, .head_dim = 4, .rotary_dim = 2, .value_dim = 4};
+  c.mamba = {.heads = 4, .head_dim = 8, .groups = 2, .state = 6, .chunk = 4};
+  c.delta_net = {.heads = 4, .key_heads = 2, .head_dim = 8, .key_dim = 6, .chunk = 4};
   c.init_std = 0.2;
   return c;
 }
@@ -65,7 +67,8 @@ TEST_P(Layouts, agree_with_one_rank_in_double) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Patterns, Layouts, testing::Values("[*E]-[*E]", "[*-][*E]/[*E]/[*E]", "[+E][+-]/[+E]"),
+INSTANTIATE_TEST_SUITE_P(Patterns, Layouts,
+                         testing::Values("[*E]-[*E]", "[*-][*E]/[*E]/[*E]", "[+E][+-]/[+E]", "MEM*EME", "M[M*]-[GE]"),
                          [](const auto& tested) { return fmt::format("pattern{}", tested.index); });
 
 // Everything that balances experts at once, over ep x edp; the oracle runs blocks of as many micro-batches as there are

@@ -1,6 +1,7 @@
 #include "weft/checkpoint/hf_config.h"
 
 #include <cmath>
+#include <limits>
 
 #include <nlohmann/json.hpp>
 
@@ -94,6 +95,21 @@ std::vector<std::string> ConfigReader::texts_or_none(const std::string& key) con
   return texts;
 }
 
+std::pair<double, double> ConfigReader::range_or(const std::string& key, std::pair<double, double> otherwise) const {
+  if (!has(key)) return otherwise;
+  const Json& value = at(key);
+  const auto number_of = [&](const Json& element) {
+    if (element.is_number()) return element.get<double>();
+    if (element.is_object() && element.contains("__float__") && element["__float__"] == "Infinity")
+      return std::numeric_limits<double>::infinity();
+    refuse(key, "it must be a list of two numbers");
+  };
+  if (!value.is_array() || value.size() != 2) refuse(key, "it must be a list of two numbers");
+  const std::pair<double, double> range{number_of(value[0]), number_of(value[1])};
+  if (!(range.first <= range.second)) refuse(key, "the first number must not exceed the second");
+  return range;
+}
+
 bool ConfigReader::holds_objects(const std::string& key) const {
   if (!has(key) || !at(key).is_object()) return false;
   for (const auto& [name, value] : at(key).items()) {
@@ -136,7 +152,7 @@ ModelConfig read_model_sizes(const ConfigReader& config, double default_epsilon)
 
 std::int64_t read_layers(const ConfigReader& config) { return config.integer("num_hidden_layers", 1, 10'000); }
 
-AttentionSpec read_attention(const ConfigReader& config, double default_theta) {
+AttentionSpec read_attention(const ConfigReader& config, double default_theta, double default_fraction) {
   AttentionSpec attention;
   const std::int64_t hidden = config.integer("hidden_size");
   attention.heads = config.integer("num_attention_heads");
@@ -155,7 +171,7 @@ AttentionSpec read_attention(const ConfigReader& config, double default_theta) {
     config.refuse("head_dim", fmt::format("heads of {} elements cannot be rotated in pairs", attention.head_dim));
   }
   attention.qkv_bias = attention.output_bias = config.flag_or("attention_bias", false);
-  attention.rope = read_rope(config, default_theta);
+  attention.rope = read_rope(config, default_theta, default_fraction);
   return attention;
 }
 

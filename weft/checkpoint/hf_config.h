@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "weft/base/json.h"
@@ -32,6 +33,8 @@ class ConfigReader {
   std::string text_or(const std::string& key, const std::string& otherwise) const;
   std::vector<std::int64_t> integers_or_none(const std::string& key) const;
   std::vector<std::string> texts_or_none(const std::string& key) const;
+  // A list of two numbers; infinity is {"__float__": "Infinity"}.
+  std::pair<double, double> range_or(const std::string& key, std::pair<double, double> otherwise) const;
   bool holds_objects(const std::string& key) const;  // an object of objects
   ConfigReader object(const std::string& key) const;
 
@@ -56,9 +59,10 @@ void refuse_unsupported(const ConfigReader& config);
 ModelConfig read_model_sizes(const ConfigReader& config, double default_epsilon);
 std::int64_t read_layers(const ConfigReader& config);  // num_hidden_layers
 // num_attention_heads, num_key_value_heads, head_dim, attention_bias and the rotary embedding.
-AttentionSpec read_attention(const ConfigReader& config, double default_theta);
+// default_fraction: of a head that turns where the config does not say; 1: models of this family turn whole heads.
+AttentionSpec read_attention(const ConfigReader& config, double default_theta, double default_fraction = 1);
 // rope_parameters (5.x), or rope_theta and rope_scaling (4.x).
-RopeSpec read_rope(const ConfigReader& config, double default_theta);
+RopeSpec read_rope(const ConfigReader& config, double default_theta, double default_fraction = 1);
 // hidden_act of a gated MLP: silu.
 ActivationSpec read_gated_activation(const ConfigReader& config);
 // num_experts or num_local_experts; num_experts_per_tok. Softmax over all experts before the choice.

@@ -28,6 +28,10 @@ struct NameRule {
   Role role;
   std::optional<Role> below = {};  // a second parameter in the same matrix; not stacked: head by head below the first's
   Stacking stacking = Stacking::none;
+  // Further parameters of the same layer in the same tensor: their rows follow, or, by_head, take turns head by head.
+  std::span<const Role> rest = {};
+  bool by_head = false;
+  bool depthwise = false;  // [channels, taps] stands there as [channels, 1, taps]
 };
 using NameTable = std::span<const NameRule>;
 
@@ -50,6 +54,9 @@ HuggingFaceFamily mixtral_family();
 HuggingFaceFamily qwen3_moe_family();
 HuggingFaceFamily gpt_oss_family();
 HuggingFaceFamily deepseek_v3_family();
+HuggingFaceFamily mamba2_family();
+HuggingFaceFamily nemotron_h_family();
+HuggingFaceFamily qwen3_next_family();
 std::vector<HuggingFaceFamily> hugging_face_families();
 // UserError listing those there are.
 HuggingFaceFamily family_named(const std::string& name, const std::string& where);
@@ -57,9 +64,14 @@ HuggingFaceFamily family_named(const std::string& name, const std::string& where
 // Tables that families share.
 NameTable transformer_names();       // embedding, final norm, head; attention with its norm
 NameTable gated_mlp_names();         // `-`: mlp.{gate,up,down}_proj
+NameTable mamba_names();             // backbone.*: embedding, final norm, head; `M` (hf_mamba2.cc)
 NameTable separate_experts_names();  // `E`: mlp.experts.{E}.{gate,up,down}_proj, router mlp.gate
 NameTable fused_experts_names();     // `E`: mlp.experts.gate_up_proj and down_proj of all experts
 std::string repeated_groups(std::int64_t layers, std::string_view group);  // "[*-][*-]"
+
+// The logical shape of a role in a recurrent layer; nothing where it has no such parameter. (hf_recurrent_shapes.cc)
+std::optional<Shape> mamba_shape(const MambaSpec& spec, std::int64_t hidden, Role role);
+std::optional<Shape> delta_net_shape(const DeltaNetSpec& spec, std::int64_t hidden, Role role);
 
 // The tensors that a model has under these rules, in the order of the model.
 std::vector<DiskTensor> tensors_of(const ModelConfig& config, std::string_view layer_prefix,

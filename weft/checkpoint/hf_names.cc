@@ -95,6 +95,8 @@ std::optional<Shape> attention_shape(const AttentionSpec& spec, std::int64_t hid
       return shape_if(spec.qkv_bias, {kv});
     case Role::output_bias:
       return shape_if(spec.output_bias, {hidden});
+    case Role::output_gate:
+      return shape_if(spec.output_gate, {q, hidden});
     case Role::q_norm:
     case Role::k_norm:
       return shape_if(spec.qk_norm, {spec.head_dim});
@@ -179,6 +181,10 @@ std::optional<Shape> shape_of(const ModelConfig& config, std::optional<Symbol> s
       return attention_shape(config.attention_of(physical), config.hidden, role);
     case Symbol::latent_attention:
       return latent_shape(config.latent_attention, config.hidden, role);
+    case Symbol::mamba:
+      return mamba_shape(config.mamba, config.hidden, role);
+    case Symbol::gated_delta:
+      return delta_net_shape(config.delta_net, config.hidden, role);
     case Symbol::mlp:
       return mlp_shape(config.mlp, config.hidden, role);
     case Symbol::experts:
@@ -187,9 +193,14 @@ std::optional<Shape> shape_of(const ModelConfig& config, std::optional<Symbol> s
         return config.experts.shared_ffn == 0
                    ? std::nullopt
                    : mlp_shape({config.experts.shared_ffn, config.experts.activation, false}, config.hidden, *of);
+      if (role == Role::shared_expert_gate) return shape_if(config.experts.shared_gate, {1, config.hidden});
       if (role == Role::router) return Shape{config.experts.experts, config.hidden};
       if (role == Role::router_bias) return shape_if(config.experts.router_bias, {config.experts.experts});
-      return mlp_shape({config.experts.ffn, config.experts.activation, config.experts.bias}, config.hidden, role);
+      if (role == Role::latent_down) return shape_if(config.experts.latent > 0, {config.experts.latent, config.hidden});
+      if (role == Role::latent_up) return shape_if(config.experts.latent > 0, {config.hidden, config.experts.latent});
+      if (role == Role::norm) return Shape{config.hidden};
+      return mlp_shape({config.experts.ffn, config.experts.activation, config.experts.bias},
+                       config.experts.latent > 0 ? config.experts.latent : config.hidden, role);
     default:
       WEFT_CHECK(false, "no shapes of '{}' yet", letter(*symbol));
   }
@@ -274,12 +285,50 @@ DiskTensor stacked_tensor(std::string name, ParameterIdentity identity, const Na
   return tensor;
 }
 
+// Heads that a layer's rows come in.
+std::int64_t heads_of(const ModelConfig& config, std::optional<Symbol> symbol, int physical) {
+  return symbol == Symbol::gated_delta ? config.delta_net.key_heads : config.attention_of(physical).heads;
+}
+
+// Several parameters of one layer in one tensor: one below the other, or their rows in turns, so many of each as a head
+// has.
+DiskTensor packed_tensor(const ModelConfig& config, std::string name, const ParameterIdentity& identity,
+                         const NameRule& rule) {
+  const std::int64_t turns = rule.by_head ? heads_of(config, rule.symbol, identity.physical) : 1;
+  DiskTensor tensor;
+  tensor.name = std::move(name);
+  std::int64_t row = 0;
+  for (std::int64_t turn = 0; turn < turns; ++turn) {
+    for (std::size_t i = 0; i <= rule.rest.size(); ++i) {
+      DiskPart part;
+      part.identity = identity;
+      part.identity.role = i == 0 ? rule.role : rule.rest[i - 1];
+      const std::optional<Shape> shape = shape_of(config, rule.symbol, identity.physical, part.identity.role);
+      WEFT_CHECK(shape, "{}: no shape of {}", tensor.name, name_of(part.identity.role));
+      part.parameter = *shape;
+      const std::int64_t rows = (*shape)[0] / turns;
+      part.offset = turn * rows * (shape->elements() / (*shape)[0]);
+      part.extent = {rows};
+      if (rule.depthwise) part.extent.append(1);
+      for (int d = 1; d < shape->dims(); ++d) part.extent.append((*shape)[d]);
+      part.begin[0] = row;
+      row += rows;
+      tensor.parts.push_back(part);
+    }
+  }
+  tensor.shape = {row};
+  for (int d = 1; d < tensor.parts.front().extent.dims(); ++d) tensor.shape.append(tensor.parts.front().extent[d]);
+  return tensor;
+}
+
 void append_tensors(const ModelConfig& config, const NameRule& rule, std::string name, ParameterIdentity identity,
                     std::vector<DiskTensor>& tensors) {
   const std::optional<Shape> shape = shape_of(config, rule.symbol, identity.physical, rule.role);
   if (!shape) return;
   identity.role = rule.role;
-  if (rule.stacking == Stacking::transposed) {
+  if (!rule.rest.empty() || rule.depthwise) {
+    tensors.push_back(packed_tensor(config, std::move(name), identity, rule));
+  } else if (rule.stacking == Stacking::transposed) {
     tensors.push_back(transposed_tensor(std::move(name), identity, rule, config.experts.experts, *shape));
   } else if (rule.stacking == Stacking::plain) {
     std::optional<Shape> second;

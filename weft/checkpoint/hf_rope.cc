@@ -69,24 +69,27 @@ void read_scaling(const ConfigReader& config, const ConfigReader& rope, RopeSpec
   }
 }
 
-void refuse_partial(const ConfigReader& where) {
-  if (where.number_or("partial_rotary_factor", 1) != 1) {
-    where.refuse("partial_rotary_factor", "models of this family turn whole heads");
-  }
+// whole: models of this family turn whole heads.
+double read_fraction(const ConfigReader& where, double otherwise, bool whole) {
+  const double fraction = where.number_or("partial_rotary_factor", otherwise);
+  if (whole && fraction != 1) where.refuse("partial_rotary_factor", "models of this family turn whole heads");
+  if (fraction <= 0 || fraction > 1) where.refuse("partial_rotary_factor", "it must be above 0 and at most 1");
+  return fraction;
 }
 
 }  // namespace
 
-RopeSpec read_rope(const ConfigReader& config, double default_theta) {
+RopeSpec read_rope(const ConfigReader& config, double default_theta, double default_fraction) {
   RopeSpec spec;
   spec.base = config.number_or("rope_theta", default_theta);
-  refuse_partial(config);
+  const bool whole = default_fraction == 1;
+  spec.fraction = read_fraction(config, default_fraction, whole);
   // Where both are, rope_scaling wins.
   const char* const key = config.has("rope_scaling") ? "rope_scaling" : "rope_parameters";
   if (config.has(key)) {
     if (config.holds_objects(key)) config.refuse(key, "models of this family have one rotary embedding for all layers");
     const ConfigReader rope = config.object(key);
-    refuse_partial(rope);
+    spec.fraction = read_fraction(rope, spec.fraction, whole);  // it wins over the one beside it
     spec.base = rope.number_or("rope_theta", spec.base);
     read_scaling(config, rope, spec);
   }

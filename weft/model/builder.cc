@@ -95,6 +95,14 @@ ValueId ModuleBuilder::frozen_parameter(const std::string& name, const Shape& sh
   return made;
 }
 
+ParameterValues ModuleBuilder::precise_parameter(const std::string& name, const Shape& shape,
+                                                 std::vector<ParameterPart> parts) {
+  const ParameterValues made = parameter(name, shape, std::move(parts));
+  tensor(made).accumulate_dtype = true;
+  module_.values[made.value.index()].dtype = accumulate();
+  return made;
+}
+
 ParameterTensor& ModuleBuilder::tensor(ParameterValues values) {
   return module_.parameters[module_.value(values.value).tensor.index()];
 }

@@ -58,6 +58,8 @@ class ModuleBuilder {
   ParameterValues parameter(const std::string& name, const Shape& shape, std::vector<ParameterPart> parts);
   // One that no gradient reaches and no update changes, in the accumulation dtype.
   ValueId frozen_parameter(const std::string& name, const Shape& shape, std::vector<ParameterPart> parts);
+  // In the accumulation dtype whatever the model computes in.
+  ParameterValues precise_parameter(const std::string& name, const Shape& shape, std::vector<ParameterPart> parts);
   // A weight of RMS norm: ones, or zeros where norms are zero-centred.
   ParameterValues norm_weight(const std::string& name, Role role, std::int64_t width);
   ParameterPart part(Role role, const Shape& shape, Init init, int expert = -1) const;

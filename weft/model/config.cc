@@ -25,6 +25,9 @@ void check_attention(const AttentionSpec& a) {
               a.heads, a.kv_heads));
   require(a.head_dim >= 1, fmt::format("a head has {} dims; give --kv-channels or sizes that divide", a.head_dim));
   require(a.window >= 0, fmt::format("a window of {} tokens (--window-size)", a.window));
+  require(!(a.output_gate && a.qkv_bias),
+          "an output gate and biases of q, k and v do not go together "
+          "(--attention-output-gate, --add-qkv-bias)");
   if (!a.rope.enabled) return;
   const double width = static_cast<double>(a.head_dim) * a.rope.fraction;
   require(
@@ -49,6 +52,32 @@ void check_latent_attention(const LatentAttentionSpec& a) {
   require(a.rope.base > 1, fmt::format("--rotary-base {} must be above 1", a.rope.base));
 }
 
+void check_mamba(const MambaSpec& m) {
+  require(m.heads >= 1 && m.head_dim >= 1 && m.state >= 1,
+          fmt::format("Mamba of {} heads of {}, state {} (--mamba-num-heads, --mamba-head-dim, --mamba-state-dim)",
+                      m.heads, m.head_dim, m.state));
+  require(m.groups >= 1 && m.heads % m.groups == 0,
+          fmt::format("{} Mamba heads do not divide into {} groups (--mamba-num-heads, --mamba-num-groups)", m.heads,
+                      m.groups));
+  require(m.taps >= 1 && m.taps <= 16, fmt::format("a convolution of {} taps; 1 to 16 are done", m.taps));
+  require(m.chunk >= 1, fmt::format("chunks of {} tokens (--mamba-chunk-size)", m.chunk));
+  require(m.step_least >= 0 && m.step_most >= m.step_least,
+          fmt::format("Mamba steps between {} and {}", m.step_least, m.step_most));
+}
+
+void check_delta_net(const DeltaNetSpec& d) {
+  require(d.heads >= 1 && d.key_heads >= 1 && d.heads % d.key_heads == 0,
+          fmt::format("{} value heads do not divide into {} key heads (--linear-num-value-heads, "
+                      "--linear-num-key-heads)",
+                      d.heads, d.key_heads));
+  require(
+      d.head_dim >= 1 && d.key_dim >= 1,
+      fmt::format("heads of {} and {} dims (--linear-value-head-dim, --linear-key-head-dim)", d.head_dim, d.key_dim));
+  require(d.taps >= 1 && d.taps <= 16,
+          fmt::format("a convolution of {} taps; 1 to 16 are done (--linear-conv-kernel-dim)", d.taps));
+  require(d.chunk >= 1, fmt::format("chunks of {} tokens", d.chunk));
+}
+
 }  // namespace
 
 void check_config(const ModelConfig& c) {
@@ -68,6 +97,8 @@ void check_config(const ModelConfig& c) {
     for (const auto& [physical, spec] : c.attention_at) check_attention(spec);
   }
   if (count(Symbol::latent_attention) > 0) check_latent_attention(c.latent_attention);
+  if (count(Symbol::mamba) > 0) check_mamba(c.mamba);
+  if (count(Symbol::gated_delta) > 0) check_delta_net(c.delta_net);
   if (count(Symbol::mlp) > 0) require(c.mlp.ffn >= 1, fmt::format("an MLP of width {} (--ffn-hidden-size)", c.mlp.ffn));
   if (count(Symbol::experts) > 0) {
     const ExpertsSpec& e = c.experts;

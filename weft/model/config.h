@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -35,8 +36,9 @@ struct AttentionSpec {  // `*`
   double scale = 0;  // 0: head_dim^-1/2
   bool qkv_bias = false, output_bias = false;
   bool qk_norm = false;
-  bool sinks = false;       // one more logit a head in the softmax's denominator
-  std::int64_t window = 0;  // 0: none
+  bool sinks = false;        // one more logit a head in the softmax's denominator
+  bool output_gate = false;  // the output times sigmoid of a projection of its own
+  std::int64_t window = 0;   // 0: none
   RopeSpec rope;
 };
 
@@ -75,6 +77,26 @@ struct ExpertsSpec {  // `E`
   bool router_bias = false;     // part of the logits
   bool expert_bias = false;     // added to scores for the choice alone; not trained
   BalanceSpec balance;
+  std::int64_t latent = 0;   // width in which tokens go to the experts; 0: the model's
+  bool shared_gate = false;  // its output times sigmoid(x w)
+};
+
+struct MambaSpec {  // `M`
+  std::int64_t heads = 0, head_dim = 0, groups = 1, state = 0;
+  std::int64_t taps = 4, chunk = 128;  // of the convolution; tokens of a chunk of the scan
+  bool conv_bias = true;
+  bool norm_by_group = true;  // the gated norm: within each group, or over the whole width
+  double step_least = 0, step_most = std::numeric_limits<double>::infinity();
+  std::int64_t width() const { return heads * head_dim; }
+  std::int64_t channels() const { return width() + 2 * groups * state; }  // of the convolution
+};
+
+struct DeltaNetSpec {                                                // `G`
+  std::int64_t heads = 0, key_heads = 0, head_dim = 0, key_dim = 0;  // heads, head_dim: of values
+  std::int64_t taps = 4, chunk = 64;
+  std::int64_t width() const { return heads * head_dim; }
+  std::int64_t key_width() const { return key_heads * key_dim; }
+  std::int64_t channels() const { return 2 * key_width() + width(); }
 };
 
 struct ModelConfig {
@@ -90,6 +112,8 @@ struct ModelConfig {
   MlpSpec mlp;
   ExpertsSpec experts;
   double mtp_loss_factor = 0.1;  // of the mean of the MTP depths' losses
+  MambaSpec mamba;
+  DeltaNetSpec delta_net;
   // Layers that differ from the above, by physical index in the main part.
   std::map<int, AttentionSpec> attention_at;
   double init_std = 0.02;

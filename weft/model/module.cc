@@ -87,12 +87,15 @@ ValueId add_layer(ModuleBuilder& b, Symbol symbol, int depth, int physical, Valu
     case Symbol::experts:
       return add_experts(b, b.config().experts, x);
     case Symbol::mamba:
+      return add_mamba(b, b.config().mamba, x);
     case Symbol::gated_delta:
+      return add_delta_net(b, b.config().delta_net, x);
     case Symbol::sparse_attention:
       break;
   }
-  throw UserError("the pattern asks for {} ('{}'), which this version does not train yet; use '*', '+', '-' and 'E'",
-                  name_of(symbol), letter(symbol));
+  throw UserError(
+      "the pattern asks for {} ('{}'), which this version does not train yet; use 'M', 'G', '*', '+', '-' and 'E'",
+      name_of(symbol), letter(symbol));
 }
 
 // The layers of the main part, or of an MTP depth.

@@ -1,6 +1,7 @@
 #include "weft/model/parameters.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -85,6 +86,54 @@ std::string_view name_of(Role role) {
       return "shared_up";
     case Role::shared_down:
       return "shared_down";
+    case Role::shared_expert_gate:
+      return "shared_expert_gate";
+    case Role::latent_down:
+      return "latent_down";
+    case Role::latent_up:
+      return "latent_up";
+    case Role::output_gate:
+      return "output_gate";
+    case Role::z:
+      return "z";
+    case Role::x:
+      return "x";
+    case Role::B:
+      return "B";
+    case Role::C:
+      return "C";
+    case Role::dt:
+      return "dt";
+    case Role::conv_x:
+      return "conv_x";
+    case Role::conv_B:
+      return "conv_B";
+    case Role::conv_C:
+      return "conv_C";
+    case Role::conv_x_bias:
+      return "conv_x_bias";
+    case Role::conv_B_bias:
+      return "conv_B_bias";
+    case Role::conv_C_bias:
+      return "conv_C_bias";
+    case Role::A_log:
+      return "A_log";
+    case Role::dt_bias:
+      return "dt_bias";
+    case Role::D:
+      return "D";
+    case Role::mixer_norm:
+      return "mixer_norm";
+    case Role::beta:
+      return "beta";
+    case Role::alpha:
+      return "alpha";
+    case Role::conv_q:
+      return "conv_q";
+    case Role::conv_k:
+      return "conv_k";
+    case Role::conv_v:
+      return "conv_v";
   }
   WEFT_CHECK(false, "role {}", static_cast<int>(role));
 }
@@ -98,6 +147,29 @@ std::string to_text(const ParameterIdentity& identity) {
   return text;
 }
 
+namespace {
+
+double initial_value(const Init& init, std::uint64_t key, std::uint64_t index) {
+  const auto between = [&](double low, double high) { return low + (high - low) * random_uniform(key, index); };
+  switch (init.kind) {
+    case Init::Kind::normal:
+      return init.value * random_normal(key, index);
+    case Init::Kind::constant:
+      return init.value;
+    case Init::Kind::uniform:
+      return between(init.value, init.high);
+    case Init::Kind::log_uniform:
+      return std::log(between(init.value, init.high));
+    case Init::Kind::step_bias: {
+      const double step = std::exp(between(std::log(init.value), std::log(init.high)));
+      return step + std::log(-std::expm1(-step));  // the inverse of softplus
+    }
+  }
+  WEFT_CHECK(false, "init {}", static_cast<int>(init.kind));
+}
+
+}  // namespace
+
 void initialise(const ParameterPart& part, std::uint64_t seed, double* values) {
   const std::int64_t count = part.shape.elements();
   if (part.init.kind == Init::Kind::constant) {
@@ -105,8 +177,7 @@ void initialise(const ParameterPart& part, std::uint64_t seed, double* values) {
     return;
   }
   const std::uint64_t key = random_key(seed, to_text(part.identity));
-  for (std::int64_t i = 0; i < count; ++i)
-    values[i] = part.init.value * random_normal(key, static_cast<std::uint64_t>(i));
+  for (std::int64_t i = 0; i < count; ++i) values[i] = initial_value(part.init, key, static_cast<std::uint64_t>(i));
 }
 
 }  // namespace weft

@@ -63,6 +63,33 @@ enum class Role : std::uint8_t {
   shared_gate,
   shared_up,
   shared_down,
+  shared_expert_gate,  // [1, hidden]
+  latent_down,         // [latent, hidden], [hidden, latent]: to the experts and back
+  latent_up,
+  // attention's output gate, one row an element of the output
+  output_gate,
+  // Mamba-2: parts of the input projection, of the convolution, and of the scan
+  z,
+  x,
+  B,
+  C,
+  dt,
+  conv_x,
+  conv_B,
+  conv_C,
+  conv_x_bias,
+  conv_B_bias,
+  conv_C_bias,
+  A_log,
+  dt_bias,
+  D,
+  mixer_norm,
+  // gated delta net: q, k, v, z, output, A_log, dt_bias and mixer_norm as above
+  beta,
+  alpha,
+  conv_q,
+  conv_k,
+  conv_v,
 };
 std::string_view name_of(Role role);
 
@@ -80,8 +107,15 @@ std::string to_text(const ParameterIdentity& identity);
 
 // How a parameter begins.
 struct Init {
-  enum class Kind : std::uint8_t { normal, constant } kind = Kind::normal;
-  double value = 0;  // standard deviation, or the constant
+  enum class Kind : std::uint8_t {
+    normal,
+    constant,
+    uniform,      // between value and high
+    log_uniform,  // the logarithm of such a number
+    step_bias,    // what softplus makes a step size of, the step's logarithm uniform between those of value and high
+  } kind = Kind::normal;
+  double value = 0;  // standard deviation, the constant, or the lower end
+  double high = 0;
 };
 
 struct ParameterPart {

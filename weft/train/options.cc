@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::int64_t default_iterations = 200;
 constexpr std::int64_t default_experts = 8;
+constexpr std::int64_t default_mamba_groups = 8;
 constexpr std::int64_t default_story_bytes = 4'000'000;
 
 class Resolver {
@@ -48,6 +49,19 @@ void resolve_model(Resolver& resolver, ModelOptions& model) {
   if (model.group_query_attention)
     resolver.count(model.num_query_groups, 1, "--num-query-groups", "--group-query-attention without a number");
   resolver.count(model.num_query_groups, model.num_attention_heads, "--num-query-groups", "num-attention-heads");
+  if (model.pattern.find('M') != std::string::npos && model.mamba_head_dim > 0) {
+    resolver.count(model.mamba_num_heads, 2 * model.hidden_size / model.mamba_head_dim, "--mamba-num-heads",
+                   "2 x hidden-size / mamba-head-dim");
+    resolver.count(model.mamba_num_groups, std::min(default_mamba_groups, model.mamba_num_heads), "--mamba-num-groups",
+                   "8, or the heads if they are fewer");
+  }
+  if (model.pattern.find('G') != std::string::npos && model.linear_value_head_dim > 0) {
+    resolver.count(model.linear_num_value_heads,
+                   std::max<std::int64_t>(2 * model.hidden_size / model.linear_value_head_dim, 1),
+                   "--linear-num-value-heads", "2 x hidden-size / linear-value-head-dim");
+    resolver.count(model.linear_num_key_heads, std::max<std::int64_t>(model.linear_num_value_heads / 2, 1),
+                   "--linear-num-key-heads", "linear-num-value-heads / 2");
+  }
   if (!has_experts) return;
   resolver.count(model.num_experts, default_experts, "--num-experts", "the pattern has E");
   resolver.count(model.moe_ffn_hidden_size, model.ffn_hidden_size, "--moe-ffn-hidden-size", "ffn-hidden-size");
@@ -119,7 +133,8 @@ void parse_train_options(FlagTable& flags, TrainOptions& options, std::span<cons
   if (!options.model.hf.empty())
     for (const Flag& flag : flags.flags()) {
       const bool shapes = flag.section == "Model" || flag.section == "Attention" ||
-                          flag.section == "Multi-latent attention" || flag.section == "Experts";
+                          flag.section == "Multi-latent attention" || flag.section == "Experts" ||
+                          flag.section == "Recurrent layers";
       if (shapes && flag.name != "--hf" && flag.name != "--mtp-loss-scaling-factor" && flags.is_set(flag.name))
         problems.push_back(fmt::format("{} {}: the model is that of --hf {}; leave the flag out", flag.name,
                                        flag.show(), options.model.hf));

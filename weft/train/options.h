@@ -64,6 +64,14 @@ struct ModelOptions {
   DropChoices::Policy moe_token_drop_policy = DropChoices::Policy::probabilities;
   bool moe_pad_expert_input_to_capacity = false;
   std::int64_t moe_shared_expert_intermediate_size = 0;
+  bool moe_shared_expert_gate = false;
+  std::int64_t moe_latent_size = 0;
+
+  bool attention_output_gate = false;
+  std::int64_t mamba_state_dim = 128, mamba_head_dim = 64, mamba_num_heads = 0, mamba_num_groups = 0;  // derived
+  std::int64_t mamba_conv_kernel_dim = 4, mamba_chunk_size = 128;
+  std::int64_t linear_num_value_heads = 0, linear_num_key_heads = 0;  // derived
+  std::int64_t linear_value_head_dim = 128, linear_key_head_dim = 128, linear_conv_kernel_dim = 4;
 };
 
 struct LayoutOptions {

@@ -50,6 +50,8 @@ void check_attention(Problems& problems, const ModelOptions& model) {
                    "{} of the {} elements of a head would turn, and that must be an even number", width,
                    model.kv_channels);
   }
+  if (model.attention_output_gate && (model.add_qkv_bias || model.add_bias_linear))
+    problems.add_switch("--attention-output-gate", "gated attention has no biases; leave them or the gate out");
   if (model.num_query_groups < 1 || heads % model.num_query_groups != 0)
     problems.add("--num-query-groups", model.num_query_groups,
                  "must divide --num-attention-heads {}; use a divisor of it", heads);
@@ -139,10 +141,29 @@ void check_experts(Problems& problems, const ModelOptions& model, const LayoutOp
   check_balance(problems, model);
   if (model.add_bias_linear && model.moe_shared_expert_intermediate_size > 0)
     problems.add_switch("--add-bias-linear", "a shared expert has no biases; use --add-qkv-bias, or have none");
+  if (model.moe_shared_expert_gate && model.moe_shared_expert_intermediate_size == 0)
+    problems.add_switch("--moe-shared-expert-gate",
+                        "there is no shared expert; set --moe-shared-expert-intermediate-size");
   if (model.num_experts % layout.expert_model_parallel_size != 0)
     problems.add("--expert-model-parallel-size", layout.expert_model_parallel_size,
                  "must divide --num-experts {}; use --num-experts {}", model.num_experts,
                  beside(model.num_experts, layout.expert_model_parallel_size));
+}
+
+void check_mamba(Problems& problems, const ModelOptions& model) {
+  if (model.mamba_num_heads < 1)
+    problems.add("--mamba-head-dim", model.mamba_head_dim,
+                 "two times --hidden-size {} make no head of it; use smaller heads, or set --mamba-num-heads",
+                 model.hidden_size);
+  else if (model.mamba_num_groups < 1 || model.mamba_num_heads % model.mamba_num_groups != 0)
+    problems.add("--mamba-num-groups", model.mamba_num_groups, "must divide --mamba-num-heads {}; use a divisor of it",
+                 model.mamba_num_heads);
+}
+
+void check_delta_net(Problems& problems, const ModelOptions& model) {
+  if (model.linear_num_key_heads < 1 || model.linear_num_value_heads % model.linear_num_key_heads != 0)
+    problems.add("--linear-num-key-heads", model.linear_num_key_heads,
+                 "must divide --linear-num-value-heads {}; use a divisor of it", model.linear_num_value_heads);
 }
 
 void check_model(Problems& problems, const TrainOptions& options) {
@@ -158,6 +179,8 @@ void check_model(Problems& problems, const TrainOptions& options) {
                    pattern.text, pattern.physical_layers, pattern.logical_layers);
     if (pattern.counts.at(Symbol::attention) > 0) check_attention(problems, model);
     if (pattern.counts.at(Symbol::latent_attention) > 0) check_latent_attention(problems, model);
+    if (pattern.counts.at(Symbol::mamba) > 0) check_mamba(problems, model);
+    if (pattern.counts.at(Symbol::gated_delta) > 0) check_delta_net(problems, model);
     if (pattern.counts.at(Symbol::mlp) > 0) problems.at_least_one("--ffn-hidden-size", model.ffn_hidden_size);
     if (pattern.counts.at(Symbol::experts) > 0)
       check_experts(problems, model, options.layout);

@@ -103,7 +103,21 @@ ModelConfig model_config(const TrainOptions& options) {
   config.attention.window = model.window_size;
   config.attention.rope = rope_of(model);
 
+  config.attention.output_gate = model.attention_output_gate;
   config.latent_attention = latent_attention_of(model);
+
+  config.mamba.heads = model.mamba_num_heads;
+  config.mamba.head_dim = model.mamba_head_dim;
+  config.mamba.groups = model.mamba_num_groups;
+  config.mamba.state = model.mamba_state_dim;
+  config.mamba.taps = model.mamba_conv_kernel_dim;
+  config.mamba.chunk = model.mamba_chunk_size;
+
+  config.delta_net.heads = model.linear_num_value_heads;
+  config.delta_net.key_heads = model.linear_num_key_heads;
+  config.delta_net.head_dim = model.linear_value_head_dim;
+  config.delta_net.key_dim = model.linear_key_head_dim;
+  config.delta_net.taps = model.linear_conv_kernel_dim;
 
   config.mlp.ffn = model.ffn_hidden_size;
   config.mlp.activation = activation_of(model);
@@ -117,6 +131,8 @@ ModelConfig model_config(const TrainOptions& options) {
   config.experts.shared_ffn = model.moe_shared_expert_intermediate_size;
   config.experts.expert_bias = model.moe_router_enable_expert_bias;
   config.experts.balance = balance_spec(model);
+  config.experts.latent = model.moe_latent_size;
+  config.experts.shared_gate = model.moe_shared_expert_gate;
   return config;
 }
 

@@ -12,8 +12,8 @@ void add_model_flags(FlagTable& flags, ModelOptions& model) {
   flags.section("Model");
   flags
       .add("--pattern", model.pattern, "TEXT",
-           "The layers: * attention, + multi-latent attention, - MLP, E experts, [..] a group, | between stages, "
-           "/ before each depth of multi-token prediction.")
+           "The layers: M Mamba-2, G gated delta net, * attention, + multi-latent attention, - MLP, E experts, [..] a "
+           "group, | between stages, / before each depth of multi-token prediction.")
       .alias("--hybrid-layer-pattern")
       .alias("--hybrid-override-pattern")
       .standard(default_pattern);
@@ -87,6 +87,7 @@ void add_attention_flags(FlagTable& flags, ModelOptions& model) {
       .at_least(1)
       .standard("hidden-size / num-attention-heads");
   flags.add("--qk-layernorm", model.qk_layernorm, "Normalise every query and key head.").no_form();
+  flags.add("--attention-output-gate", model.attention_output_gate, "Multiply the output by a sigmoid of its own.");
   flags.add("--add-qkv-bias", model.add_qkv_bias, "Biases of query, key and value only.").no_form();
   flags
       .custom(
@@ -190,6 +191,39 @@ void add_expert_flags(FlagTable& flags, ModelOptions& model) {
                "Which tokens an expert that is full keeps: those of the largest weight, or the first.");
   flags.add("--moe-pad-expert-input-to-capacity", model.moe_pad_expert_input_to_capacity,
             "Give every expert as many rows as its capacity.");
+  flags.add("--moe-latent-size", model.moe_latent_size, "N", "Width in which tokens go to the experts and come back.")
+      .at_least(1)
+      .standard("hidden-size");
+  flags.add("--moe-shared-expert-gate", model.moe_shared_expert_gate,
+            "Multiply the shared expert's output by a sigmoid of its own.");
+}
+
+void add_recurrent_flags(FlagTable& flags, ModelOptions& model) {
+  flags.section("Recurrent layers");
+  flags.add("--mamba-state-dim", model.mamba_state_dim, "N", "M: state of a channel.").at_least(1);
+  flags.add("--mamba-head-dim", model.mamba_head_dim, "N", "M: width of a head.").at_least(1);
+  flags.add("--mamba-num-heads", model.mamba_num_heads, "N", "M: heads.")
+      .at_least(1)
+      .standard("2 x hidden-size / mamba-head-dim");
+  flags.add("--mamba-num-groups", model.mamba_num_groups, "N", "M: groups of heads that share B and C.")
+      .at_least(1)
+      .standard("8, or the heads if they are fewer");
+  flags.add("--mamba-conv-kernel-dim", model.mamba_conv_kernel_dim, "N", "M: taps of the convolution.")
+      .at_least(1)
+      .at_most(16);
+  flags.add("--mamba-chunk-size", model.mamba_chunk_size, "N", "M: tokens of a chunk of the scan; changes no result.")
+      .at_least(1);
+  flags.add("--linear-num-value-heads", model.linear_num_value_heads, "N", "G: value heads.")
+      .at_least(1)
+      .standard("2 x hidden-size / linear-value-head-dim");
+  flags.add("--linear-num-key-heads", model.linear_num_key_heads, "N", "G: query and key heads.")
+      .at_least(1)
+      .standard("linear-num-value-heads / 2");
+  flags.add("--linear-value-head-dim", model.linear_value_head_dim, "N", "G: width of a value head.").at_least(1);
+  flags.add("--linear-key-head-dim", model.linear_key_head_dim, "N", "G: width of a query or key head.").at_least(1);
+  flags.add("--linear-conv-kernel-dim", model.linear_conv_kernel_dim, "N", "G: taps of the convolution.")
+      .at_least(1)
+      .at_most(16);
 }
 
 void add_batch_flags(FlagTable& flags, BatchOptions& batch) {
@@ -264,6 +298,7 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
   add_attention_flags(flags, options.model);
   add_latent_attention_flags(flags, options.model);
   add_expert_flags(flags, options.model);
+  add_recurrent_flags(flags, options.model);
   add_batch_flags(flags, options.batch);
   add_data_flags(flags, options.data);
   add_optimizer_flags(flags, options.optimizer);

@@ -35,6 +35,14 @@ double attention_flops(const Attention& a) {
   return 2 * pairs(a) * static_cast<double>(a.heads) * static_cast<double>(a.dim + a.value_dim);
 }
 
+// Of the pairs of a chunk, the half that causality lets through: (n + 1) / 2 a token in chunks of n.
+double pairs_a_token(std::int64_t tokens, std::int64_t length, std::int64_t chunk) {
+  if (length == 0) length = tokens;
+  const std::int64_t whole = length / chunk, rest = length % chunk;
+  if (length == 0) return 0;
+  return static_cast<double>(whole * chunk * (chunk + 1) / 2 + rest * (rest + 1) / 2) / static_cast<double>(length);
+}
+
 }  // namespace
 
 OperationCost cost_of(const Matmul& x) {
@@ -66,6 +74,60 @@ OperationCost cost_of(const AttentionBackward& x) {
   const Attention& f = x.forward;
   return {2.5 * attention_flops(f), bytes_of(f.q, f.k, f.v, f.out, f.lse, x.dout, x.dq, x.dk, x.dv)};
 }
+OperationCost cost_of(const CausalConvolution& x) {
+  return pass(2 * static_cast<double>(x.weight.columns()) + 6, x.x, x.y, x.weight, x.bias);
+}
+OperationCost cost_of(const CausalConvolutionBackward& x) {
+  return pass(4 * static_cast<double>(x.forward.weight.columns()) + 10, x.forward.x, x.dy, x.dx, x.forward.weight);
+}
+OperationCost cost_of(const CausalConvolutionWeightGradient& x) {
+  return pass(4 * static_cast<double>(x.forward.weight.columns()) + 10, x.forward.x, x.dy, x.dweight, x.dbias);
+}
+// Products with the state, and with the pairs of a chunk: forward 2 and 1 for every head, 1 for every group (C B^T).
+OperationCost cost_of(const StateScan& x) {
+  const auto tokens = static_cast<double>(x.x.rows());
+  const double inner = static_cast<double>(x.heads * x.dim), wide = static_cast<double>(x.groups * x.state);
+  const double pairs = pairs_a_token(x.x.rows(), x.length, x.chunk);
+  return {2 * tokens * (2 * inner * static_cast<double>(x.state) + pairs * (inner + wide)),
+          bytes_of(x.x, x.B, x.C, x.dt, x.y) + 2 * bytes(x.states)};
+}
+// Backward 4 with the state, 2 with the pairs of every head, 3 of every group.
+OperationCost cost_of(const StateScanBackward& x) {
+  const StateScan& f = x.forward;
+  const auto tokens = static_cast<double>(f.x.rows());
+  const double inner = static_cast<double>(f.heads * f.dim), wide = static_cast<double>(f.groups * f.state);
+  const double pairs = pairs_a_token(f.x.rows(), f.length, f.chunk);
+  return {2 * tokens * (4 * inner * static_cast<double>(f.state) + pairs * (2 * inner + 3 * wide)),
+          bytes_of(f.x, f.B, f.C, f.dt, x.dy, x.dx, x.dB, x.dC, x.ddt) + 3 * bytes(f.states)};
+}
+OperationCost cost_of(const GatedNorm& x) { return pass(10, x.x, x.z, x.y, x.weight, x.inverse); }
+OperationCost cost_of(const GatedNormBackward& x) { return pass(20, x.forward.x, x.forward.z, x.dy, x.dx, x.dz); }
+OperationCost cost_of(const GatedNormWeightGradient& x) { return pass(10, x.forward.x, x.forward.z, x.dy, x.dweight); }
+OperationCost cost_of(const L2Norm& x) { return pass(3, x.x, x.y); }
+OperationCost cost_of(const L2NormBackward& x) { return pass(7, x.forward.x, x.dy, x.dx); }
+// Forward 3 products with the state of every value head, 2 with its pairs (solving, reading), 2 of every key head; the
+// triangular inverse is chunk^2 / 6 a token.
+OperationCost cost_of(const DeltaRule& x) {
+  const auto tokens = static_cast<double>(x.q.rows());
+  const double values = static_cast<double>(x.heads * x.value_dim), keys = static_cast<double>(x.key_heads * x.dim);
+  const double pairs = pairs_a_token(x.q.rows(), x.length, x.chunk);
+  const double inverse = static_cast<double>(x.heads) * pairs * pairs * 2 / 3;
+  return {2 * tokens * (3 * values * static_cast<double>(x.dim) + pairs * (2 * values + 2 * keys) + inverse),
+          bytes_of(x.q, x.k, x.v, x.a, x.b, x.y) + 2 * bytes(x.states)};
+}
+// Backward computes forward's again but for the output (2 with the state, 1 with the pairs), then 6 and 4 of its own; of
+// every key head 2 again and 4.
+OperationCost cost_of(const DeltaRuleBackward& x) {
+  const DeltaRule& f = x.forward;
+  const auto tokens = static_cast<double>(f.q.rows());
+  const double values = static_cast<double>(f.heads * f.value_dim), keys = static_cast<double>(f.key_heads * f.dim);
+  const double pairs = pairs_a_token(f.q.rows(), f.length, f.chunk);
+  const double inverse = static_cast<double>(f.heads) * pairs * pairs * 2 / 3;
+  return {2 * tokens * (8 * values * static_cast<double>(f.dim) + pairs * (5 * values + 6 * keys) + inverse),
+          bytes_of(f.q, f.k, f.v, x.dy, x.dq, x.dk, x.dv, x.da, x.db) + bytes(f.states)};
+}
+OperationCost cost_of(const SigmoidGate& x) { return pass(6, x.x, x.gate, x.y); }
+OperationCost cost_of(const SigmoidGateBackward& x) { return pass(8, x.x, x.gate, x.dy, x.dx, x.dgate); }
 OperationCost cost_of(const Activation& x) { return pass(8, x.x, x.y, x.scale); }
 OperationCost cost_of(const ActivationBackward& x) { return pass(12, x.x, x.dy, x.dx, x.scale, x.dscale); }
 OperationCost cost_of(const Router& x) { return pass(6, x.logits, x.scores, x.weights, x.indices); }

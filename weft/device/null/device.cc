@@ -36,7 +36,9 @@ class NullMemory : public Memory {
 
 OperationKind kind_of(std::string_view operation) {
   if (operation == "matmul" || operation == "grouped_matmul") return OperationKind::matrix;
-  if (operation == "attention" || operation == "attention_backward") return OperationKind::attention;
+  for (std::string_view blocked :
+       {"attention", "attention_backward", "state_scan", "state_scan_backward", "delta_rule", "delta_rule_backward"})
+    if (operation == blocked) return OperationKind::attention;
   return OperationKind::elementwise;
 }
 

@@ -21,8 +21,8 @@ struct OperationCost {
     return *this;
   }
 };
-// What limits an operation: products run at the machine's peak, attention at some part of it, all others at the speed
-// of memory.
+// What limits an operation: products run at the machine's peak, attention and the chunked recurrences at some part of it,
+// all others at the speed of memory.
 enum class OperationKind : std::uint8_t { matrix, attention, elementwise };
 OperationKind kind_of(std::string_view operation);
 struct OperationUse {

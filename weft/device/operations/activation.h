@@ -31,4 +31,14 @@ struct ActivationBackward {
   Tensor x, scale, dy, dx, dscale, rows_in_use;
 };
 
+// y = x * sigmoid(gate): a row of x holds parts of equal width, gate [R, parts] one number a part (of x's dtype). y may be
+// x's memory.
+struct SigmoidGate {
+  Tensor x, gate, y;
+};
+// dx = dy * sigmoid(gate);  dgate = sum over the part of dy * x * sigmoid'(gate). dx may be dy's memory, dgate gate's.
+struct SigmoidGateBackward {
+  Tensor x, gate, dy, dx, dgate;
+};
+
 }  // namespace weft

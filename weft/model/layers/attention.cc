@@ -1,7 +1,8 @@
 // `*`: y = x + W_o attention(rope(norm(q)), rope(norm(k)), v),  [q | k | v] = W_qkv norm(x).
 //
 // T tokens, H hidden, hq query and hk key/value heads of d. In the packed matrix qkv [T, (hq + 2 hk) d] queries come
-// first, then keys, then values. Without query/key norms it is turned in place; with them the raw one is kept beside.
+// first, then keys, then values (and behind them the output gate's logits, where there is one: the output is multiplied by
+// their sigmoid before W_o). Without query/key norms it is turned in place; with them the raw one is kept beside.
 // Sinks [hq] are one more logit a head, without a value.
 #include <cmath>
 
@@ -14,6 +15,7 @@ namespace {
 
 struct Values {
   ValueId x, y, xn, inverse, raw, qkv, q_inverse, k_inverse, context, lse;
+  ValueId gated;  // context where there is no gate
   ValueId dqkv, dcontext, dxn, delta, dsinks;
   ParameterValues norm, w_qkv, b_qkv, w_out, b_out, q_norm, k_norm, sinks;
   RotaryTables rope;
@@ -28,6 +30,7 @@ struct Sizes {
   Tensor q(const Tensor& packed) const { return packed.slice_columns(0, q_width()); }
   Tensor k(const Tensor& packed) const { return packed.slice_columns(q_width(), k_width()); }
   Tensor v(const Tensor& packed) const { return packed.slice_columns(q_width() + k_width(), k_width()); }
+  Tensor gate(const Tensor& packed) const { return packed.slice_columns(q_width() + 2 * k_width(), q_width()); }
 };
 
 void turn(const Run& r, const Values& v, const Sizes& s, const RopeSpec& rope, const Tensor& packed, bool inverse) {
@@ -76,16 +79,18 @@ ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x) {
           spec.scale > 0 ? spec.scale : 1 / std::sqrt(static_cast<double>(spec.head_dim)),
           b.config().norm_epsilon,
           b.config().zero_centred_norms};
-  const std::int64_t width = s.q_width() + 2 * s.k_width();
+  const bool gate = spec.output_gate;
+  const std::int64_t width = s.q_width() + 2 * s.k_width() + (gate ? s.q_width() : 0);
   const DType compute = b.compute(), acc = b.accumulate();
 
   Values v;
   v.x = x;
   v.norm = b.norm_weight("norm_weight", Role::norm, H);
-  v.w_qkv = b.parameter(
-      "qkv_weight", {width, H},
-      {b.part(Role::q, {s.q_width(), H}, b.matrix_init()), b.part(Role::k, {s.k_width(), H}, b.matrix_init()),
-       b.part(Role::v, {s.k_width(), H}, b.matrix_init())});
+  std::vector<ParameterPart> parts = {b.part(Role::q, {s.q_width(), H}, b.matrix_init()),
+                                      b.part(Role::k, {s.k_width(), H}, b.matrix_init()),
+                                      b.part(Role::v, {s.k_width(), H}, b.matrix_init())};
+  if (gate) parts.push_back(b.part(Role::output_gate, {s.q_width(), H}, b.matrix_init()));
+  v.w_qkv = b.parameter("qkv_weight", {width, H}, parts);
   const Init zero{Init::Kind::constant, 0};
   if (spec.qkv_bias)
     v.b_qkv = b.parameter("qkv_bias", {width},
@@ -109,6 +114,7 @@ ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x) {
     v.k_inverse = b.activation("k_inverse", acc, {T * s.hk});
   }
   v.context = b.activation("context", compute, {T, s.q_width()});
+  v.gated = gate ? b.activation("gated", compute, {T, s.q_width()}) : v.context;
   v.lse = b.activation("lse", acc, {s.hq, T});
   v.y = b.activation("y", compute, {T, H});
   v.dqkv = b.activation("d(qkv)", compute, {T, width});
@@ -133,6 +139,7 @@ ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x) {
             {v.context, Access::write},
             {v.lse, Access::write},
             {v.y, Access::write}};
+  if (gate) f.uses.push_back({v.gated, Access::write});
   if (spec.qkv_bias) f.uses.push_back({v.b_qkv.value});
   if (spec.output_bias) f.uses.push_back({v.b_out.value});
   if (spec.sinks) f.uses.push_back({v.sinks.value});
@@ -154,7 +161,8 @@ ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x) {
     }
     turn(r, v, s, spec.rope, qkv, false);
     r.ops().attention(r.stream(), attention_of(r, v, s, spec));
-    Matmul out{r[v.context], r[v.w_out.value], r[v.y], Transposed::no, Transposed::yes};
+    if (gate) r.ops().sigmoid_gate(r.stream(), {r[v.context], s.gate(raw), r[v.gated]});
+    Matmul out{r[v.gated], r[v.w_out.value], r[v.y], Transposed::no, Transposed::yes};
     out.residual = r[v.x];
     if (spec.output_bias) out.bias = r[v.b_out.value];
     r.ops().matmul(r.stream(), out);
@@ -187,6 +195,9 @@ ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x) {
   g.run = [=](const Run& r) {
     r.ops().matmul(r.stream(), {r[dy], r[v.w_out.value], r[v.dcontext]});
     const Tensor dqkv = r[v.dqkv];
+    if (gate)
+      r.ops().sigmoid_gate_backward(r.stream(),
+                                    {r[v.context], s.gate(r[v.raw]), r[v.dcontext], r[v.dcontext], s.gate(dqkv)});
     AttentionBackward backward{attention_of(r, v, s, spec), r[v.dcontext], s.q(dqkv), s.k(dqkv), s.v(dqkv)};
     backward.scratch = r[v.delta];
     if (spec.sinks) backward.dsinks = r[v.dsinks];
@@ -211,13 +222,13 @@ ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x) {
   };
 
   PieceCode& w = p.weight_gradient;
-  w.uses = {{dy}, {v.context}, {v.dqkv}, {v.xn}, {v.w_out.gradient, Access::add}, {v.w_qkv.gradient, Access::add}};
+  w.uses = {{dy}, {v.gated}, {v.dqkv}, {v.xn}, {v.w_out.gradient, Access::add}, {v.w_qkv.gradient, Access::add}};
   if (spec.qkv_bias) w.uses.push_back({v.b_qkv.gradient, Access::add});
   if (spec.output_bias) w.uses.push_back({v.b_out.gradient, Access::add});
   w.run = [=](const Run& r) {
     const auto store = [&](ParameterValues parameter) { return r.store(parameter.gradient); };
     r.ops().matmul(r.stream(),
-                   {r[dy], r[v.context], r[v.w_out.gradient], Transposed::yes, Transposed::no, store(v.w_out)});
+                   {r[dy], r[v.gated], r[v.w_out.gradient], Transposed::yes, Transposed::no, store(v.w_out)});
     r.ops().matmul(r.stream(),
                    {r[v.dqkv], r[v.xn], r[v.w_qkv.gradient], Transposed::yes, Transposed::no, store(v.w_qkv)});
     if (spec.qkv_bias) r.ops().column_sum(r.stream(), {r[v.dqkv], r[v.b_qkv.gradient], store(v.b_qkv)});

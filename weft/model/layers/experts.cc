@@ -5,6 +5,43 @@
 
 namespace weft {
 
+namespace {
+
+// As join below, with W_up behind the sum over choices.
+ValueId add_latent_join(ModuleBuilder& b, const ExpertsSpec& spec, const Routing& v, ValueId x, ValueId y,
+                        ValueId shared_out) {
+  const std::int64_t T = b.tokens(), H = b.config().hidden, W = spec.latent, k = spec.router.k;
+  const bool shared = spec.shared_ffn > 0;
+  const ValueId dy = b.gradient_of(y);
+  const ParameterValues up =
+      b.parameter("latent_up_weight", {H, W}, {b.part(Role::latent_up, {H, W}, b.residual_init())});
+  const ValueId sum = b.activation("sum", b.compute(), {T, W});
+  const ValueId dsum = b.scratch("d(sum)", b.compute(), {T, W});
+
+  Piece& p = b.piece("join");
+  p.forward.uses = {{x}, {v.out}, {v.row_of_slot}, {up.value}, {sum, Access::write}, {y, Access::write}};
+  if (shared) p.forward.uses.push_back({shared_out});
+  p.forward.run = [=](const Run& r) {
+    r.ops().sum_rows(r.stream(), {r[v.out], r[v.row_of_slot], r[sum]});
+    Matmul raise{r[sum], r[up.value], r[y], Transposed::no, Transposed::yes};
+    raise.residual = r[x];
+    r.ops().matmul(r.stream(), raise);
+    if (shared) r.ops().add(r.stream(), {r[y], r[shared_out], r[y]});
+  };
+  p.backward = {{{dy}, {up.value}, {v.slot_of_row}, {v.in_use}, {dsum, Access::write}, {v.dout, Access::write}},
+                [=](const Run& r) {
+                  r.ops().matmul(r.stream(), {r[dy], r[up.value], r[dsum]});
+                  r.ops().gather_rows(r.stream(), {r[dsum], r[v.slot_of_row], r[v.dout], r[v.in_use], k});
+                }};
+  p.weight_gradient = {{{dy}, {sum}, {up.gradient, Access::add}}, [=](const Run& r) {
+                         r.ops().matmul(r.stream(), {r[dy], r[sum], r[up.gradient], Transposed::yes, Transposed::no,
+                                                     r.store(up.gradient)});
+                       }};
+  return y;
+}
+
+}  // namespace
+
 ValueId add_experts(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x) {
   const std::int64_t k = spec.router.k;
   const bool shared = spec.shared_ffn > 0;
@@ -26,6 +63,7 @@ ValueId add_experts(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x) {
                     0, spec.experts});
   }
 
+  if (spec.latent > 0) return add_latent_join(b, spec, v, x, y, shared_out);
   // The sum over choices; rows carry their weights already.
   Piece& p = b.piece("join");
   p.forward.uses = {{x}, {v.out}, {v.row_of_slot}, {y, Access::write}};

@@ -1,5 +1,6 @@
 // The parts of an `E` layer: route -> [counts, dispatch ->] experts [-> combine] -> join, and shared beside them.
-// T tokens, H hidden, k choices, E experts; brackets: only where experts are spread over ranks.
+// T tokens, H hidden, k choices, E experts, W the width of an expert's input and output: H, or that of latent experts,
+// who get W_down norm(x) and whose sum goes through W_up; brackets: only where experts are spread over ranks.
 #pragma once
 
 #include "weft/device/operations/matmul.h"
@@ -12,9 +13,9 @@ struct Routing {
   ValueId xn;                                // [T, H], input of the router and of the shared expert
   ValueId counts, offsets;                   // [E], [E + 1]
   ValueId row_of_slot, slot_of_row, in_use;  // [T, k], [R], [1]
-  ValueId rows, row_weights;                 // [R, H], [R, 1]
+  ValueId rows, row_weights;                 // [R, W], [R, 1]
   ValueId drows, drow_weights;               // their gradients, which experts (or the way back from them) write
-  ValueId out, dout;                         // [R, H]: what comes back of the experts, and its gradient
+  ValueId out, dout;                         // [R, W]: what comes back of the experts, and its gradient
   ValueId dxn_shared;                        // [T, H]: the shared expert's part of the gradient of xn
   std::int64_t R = 0;
 };
@@ -27,6 +28,10 @@ struct ExpertRows {
   double in_use_share = 1;  // of the R rows, on average
   Groups groups(const Run& r) const { return {r[counts], r[offsets]}; }
 };
+
+inline std::int64_t row_width(const ModuleBuilder& b, const ExpertsSpec& spec) {
+  return spec.latent > 0 ? spec.latent : b.config().hidden;
+}
 
 void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy, Routing& routing);  // experts_route.cc
 void add_expert_mlp(ModuleBuilder& b, const ExpertsSpec& spec, const ExpertRows& rows);              // experts_mlp.cc

@@ -32,7 +32,7 @@ void surround(PieceCode& code, std::vector<ValueUse> made, std::vector<ValueUse>
 
 void add_exchanged_experts(ModuleBuilder& b, const ExpertsSpec& spec, const Routing& v,
                            const std::function<void()>& add_meanwhile) {
-  const std::int64_t T = b.tokens(), H = b.config().hidden, ranks = b.options().expert_ranks;
+  const std::int64_t T = b.tokens(), H = row_width(b, spec), ranks = b.options().expert_ranks;
   const std::int64_t El = spec.experts / ranks, alignment = b.options().row_alignment;
   // A token has at most min(k, El) rows at one rank.
   const std::int64_t B = ranks * T * std::min(spec.router.k, El);

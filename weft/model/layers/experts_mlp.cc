@@ -6,7 +6,7 @@
 namespace weft {
 
 void add_expert_mlp(ModuleBuilder& b, const ExpertsSpec& spec, const ExpertRows& v) {
-  const std::int64_t H = b.config().hidden, E = v.experts, F = spec.ffn, R = v.R;
+  const std::int64_t H = row_width(b, spec), E = v.experts, F = spec.ffn, R = v.R;
   const bool gated = spec.activation.gated();
   const std::int64_t width = gated ? 2 * F : F;
   const DType compute = b.compute();
@@ -96,7 +96,7 @@ void add_expert_mlp(ModuleBuilder& b, const ExpertsSpec& spec, const ExpertRows&
   };
 }
 
-// The shared expert: every token takes it, unweighted.
+// The shared expert: every token takes it, unweighted or times sigmoid(x w) of its own.
 ValueId add_shared_expert(ModuleBuilder& b, const ExpertsSpec& spec, const Routing& v, ValueId dy) {
   const std::int64_t T = b.tokens(), H = b.config().hidden, F = spec.shared_ffn;
   const bool gated = spec.activation.gated();
@@ -114,6 +114,16 @@ ValueId add_shared_expert(ModuleBuilder& b, const ExpertsSpec& spec, const Routi
   const ValueId h = b.activation("shared_h", compute, {T, width});
   const ValueId a = b.activation("shared_a", compute, {T, F});
   const ValueId out = b.activation("shared_out", compute, {T, H});
+  const bool weighted = spec.shared_gate;
+  ParameterValues wg;
+  ValueId logit, raw = out, dlogit, draw = dy;  // raw: before the gate
+  if (weighted) {
+    wg = b.parameter("shared_expert_gate", {1, H}, {b.part(Role::shared_expert_gate, {1, H}, b.matrix_init())});
+    logit = b.activation("shared_logit", compute, {T, 1});
+    raw = b.activation("shared_raw", compute, {T, H});
+    dlogit = b.activation("d(shared_logit)", compute, {T, 1});
+    draw = b.activation("d(shared_raw)", compute, {T, H});
+  }
   const ValueId dh = b.activation("d(shared_h)", compute, {T, width});
   const ValueId da = b.scratch("d(shared_a)", compute, {T, F});
 
@@ -122,21 +132,40 @@ ValueId add_shared_expert(ModuleBuilder& b, const ExpertsSpec& spec, const Routi
                [=](const Run& r) {
                  r.ops().matmul(r.stream(), {r[v.xn], r[w1.value], r[h], Transposed::no, Transposed::yes});
                  r.ops().activation(r.stream(), {act, r[h], r[a]});
-                 r.ops().matmul(r.stream(), {r[a], r[w2.value], r[out], Transposed::no, Transposed::yes});
+                 r.ops().matmul(r.stream(), {r[a], r[w2.value], r[raw], Transposed::no, Transposed::yes});
+                 if (!weighted) return;
+                 r.ops().matmul(r.stream(), {r[v.xn], r[wg.value], r[logit], Transposed::no, Transposed::yes});
+                 r.ops().sigmoid_gate(r.stream(), {r[raw], r[logit], r[out]});
                }};
   p.backward = {
       {{dy}, {h}, {w1.value}, {w2.value}, {da, Access::write}, {dh, Access::write}, {v.dxn_shared, Access::write}},
       [=](const Run& r) {
-        r.ops().matmul(r.stream(), {r[dy], r[w2.value], r[da]});
+        if (weighted) r.ops().sigmoid_gate_backward(r.stream(), {r[raw], r[logit], r[dy], r[draw], r[dlogit]});
+        r.ops().matmul(r.stream(), {r[draw], r[w2.value], r[da]});
         r.ops().activation_backward(r.stream(), {act, r[h], {}, r[da], r[dh]});
         r.ops().matmul(r.stream(), {r[dh], r[w1.value], r[v.dxn_shared]});
+        if (!weighted) return;
+        r.ops().matmul(r.stream(),
+                       {r[dlogit], r[wg.value], r[v.dxn_shared], Transposed::no, Transposed::no, Store::add});
       }};
   p.weight_gradient = {
-      {{dy}, {a}, {dh}, {v.xn}, {w2.gradient, Access::add}, {w1.gradient, Access::add}}, [=](const Run& r) {
-        const auto store = [&](ParameterValues parameter) { return r.store(parameter.gradient); };
-        r.ops().matmul(r.stream(), {r[dy], r[a], r[w2.gradient], Transposed::yes, Transposed::no, store(w2)});
-        r.ops().matmul(r.stream(), {r[dh], r[v.xn], r[w1.gradient], Transposed::yes, Transposed::no, store(w1)});
+      {{draw}, {a}, {dh}, {v.xn}, {w2.gradient, Access::add}, {w1.gradient, Access::add}}, [=](const Run& r) {
+        const auto gradient = [&](ValueId d, ValueId in, ParameterValues w) {
+          r.ops().matmul(r.stream(),
+                         {r[d], r[in], r[w.gradient], Transposed::yes, Transposed::no, r.store(w.gradient)});
+        };
+        gradient(draw, a, w2);
+        gradient(dh, v.xn, w1);
+        if (weighted) gradient(dlogit, v.xn, wg);
       }};
+  if (weighted) {
+    for (const ValueUse& use : {ValueUse{wg.value}, ValueUse{logit, Access::write}, ValueUse{raw, Access::write}})
+      p.forward.uses.push_back(use);
+    for (const ValueUse& use : {ValueUse{wg.value}, ValueUse{logit}, ValueUse{raw}, ValueUse{dlogit, Access::write},
+                                ValueUse{draw, Access::write}})
+      p.backward.uses.push_back(use);
+    p.weight_gradient.uses.insert(p.weight_gradient.uses.end(), {{dlogit}, {wg.gradient, Access::add}});
+  }
   return out;
 }
 

@@ -16,6 +16,8 @@ std::int64_t row_bound(std::int64_t slots, std::int64_t experts, std::int64_t al
 
 void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy, Routing& v) {
   const std::int64_t T = b.tokens(), H = b.config().hidden, E = spec.experts, k = spec.router.k;
+  const std::int64_t W = row_width(b, spec);
+  const bool latent = spec.latent > 0;
   const DType compute = b.compute(), acc = b.accumulate();
   const double eps = b.config().norm_epsilon;
   const bool zero_centred = b.config().zero_centred_norms, shared = spec.shared_ffn > 0;
@@ -39,6 +41,14 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
   if (spec.expert_bias)
     choice_bias = b.frozen_parameter("expert_bias", {E}, {b.part(Role::expert_bias, {E}, {Init::Kind::constant, 0})});
 
+  ParameterValues down;
+  ValueId lowered, dlowered;
+  if (latent) {
+    down = b.parameter("latent_down_weight", {W, H}, {b.part(Role::latent_down, {W, H}, b.matrix_init())});
+    lowered = b.scratch("lowered", compute, {T, W});
+    dlowered = b.activation("d(lowered)", compute, {T, W});
+  }
+
   const bool keeps_logits = spec.balance.z_loss > 0;
   const ValueId logits = keeps_logits ? b.activation("logits", acc, {T, E}) : b.scratch("logits", acc, {T, E});
   v.xn = b.activation("xn", compute, {T, H});
@@ -56,12 +66,12 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
   v.row_of_slot = b.activation("row_of_slot", DType::i32, {T, k});
   v.slot_of_row = b.activation("slot_of_row", DType::i32, {v.R});
   v.in_use = b.activation("rows_in_use", DType::i32, {1});
-  v.rows = b.activation("rows", compute, {v.R, H});
+  v.rows = b.activation("rows", compute, {v.R, W});
   v.row_weights = b.activation("row_weights", acc, {v.R, 1});
-  v.drows = b.activation("d(rows)", compute, {v.R, H});
+  v.drows = b.activation("d(rows)", compute, {v.R, W});
   v.drow_weights = b.activation("d(row_weights)", acc, {v.R, 1});
-  v.out = b.activation("out", compute, {v.R, H});
-  v.dout = b.activation("d(out)", compute, {v.R, H});
+  v.out = b.activation("out", compute, {v.R, W});
+  v.dout = b.activation("d(out)", compute, {v.R, W});
   if (shared) v.dxn_shared = b.activation("d(xn)_shared", compute, {T, H});
   const ValueId dweights = b.scratch("d(weights)", acc, {T, k});
   const ValueId dlogits = b.activation("d(logits)", acc, {T, E});
@@ -73,6 +83,7 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
   for (ValueId out : {v.xn, inverse, logits, scores, weights, indices, v.counts, v.offsets, v.row_of_slot,
                       v.slot_of_row, v.in_use, v.rows, v.row_weights})
     p.forward.uses.push_back({out, Access::write});
+  if (latent) p.forward.uses.insert(p.forward.uses.end(), {{down.value}, {lowered, Access::write}});
   if (biased) p.forward.uses.push_back({bias.value});
   if (choice_bias.valid()) p.forward.uses.push_back({choice_bias});
   p.evaluate.uses = p.forward.uses;
@@ -89,7 +100,8 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
     if (trains) balance.count(r);
     r.ops().route_rows(r.stream(), {r[kept], r[v.counts], r[v.offsets], r[v.row_of_slot], r[v.slot_of_row], r[v.in_use],
                                     alignment, capacity});
-    r.ops().gather_rows(r.stream(), {r[v.xn], r[v.slot_of_row], r[v.rows], r[v.in_use], k});
+    if (latent) r.ops().matmul(r.stream(), {r[v.xn], r[down.value], r[lowered], Transposed::no, Transposed::yes});
+    r.ops().gather_rows(r.stream(), {latent ? r[lowered] : r[v.xn], r[v.slot_of_row], r[v.rows], r[v.in_use], k});
     r.ops().gather_rows(r.stream(),
                         {r[weights].reshape({T * k, 1}), r[v.slot_of_row], r[v.row_weights], r[v.in_use], 1});
   };
@@ -116,7 +128,15 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
   balance.add_backward(p.backward);
   p.backward.run = [=](const Run& r) {
     const Tensor slots = r[v.row_of_slot];
-    r.ops().sum_rows(r.stream(), {r[v.drows], slots, r[dxn], {}, shared ? r[v.dxn_shared] : Tensor{}});
+    const Tensor extra = shared ? r[v.dxn_shared] : Tensor{};
+    if (latent) {
+      r.ops().sum_rows(r.stream(), {r[v.drows], slots, r[dlowered]});
+      Matmul raise{r[dlowered], r[down.value], r[dxn]};
+      raise.residual = extra;
+      r.ops().matmul(r.stream(), raise);
+    } else {
+      r.ops().sum_rows(r.stream(), {r[v.drows], slots, r[dxn], {}, extra});
+    }
     r.ops().gather_rows(r.stream(),
                         {r[v.drow_weights], slots.reshape({T * k}), r[dweights].reshape({T * k, 1}), {}, 1});
     r.ops().router_backward(r.stream(), {router, r[scores], r[weights], r[indices], r[dweights], r[dlogits]});
@@ -128,12 +148,20 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
   };
 
   p.weight_gradient = {{{dlogits}, {v.xn}, {w.gradient, Access::add}}, [=](const Run& r) {
-                         r.ops().matmul(r.stream(), {r[dlogits], r[v.xn], r[w.gradient], Transposed::yes,
-                                                     Transposed::no, r.store(w.gradient)});
+                         const auto gradient = [&](ValueId d, ParameterValues of) {
+                           r.ops().matmul(r.stream(), {r[d], r[v.xn], r[of.gradient], Transposed::yes, Transposed::no,
+                                                       r.store(of.gradient)});
+                         };
+                         gradient(dlogits, w);
+                         if (latent) gradient(dlowered, down);
                          if (biased)
                            r.ops().column_sum(r.stream(), {r[dlogits], r[bias.gradient], r.store(bias.gradient)});
                        }};
   if (biased) p.weight_gradient.uses.push_back({bias.gradient, Access::add});
+  if (latent) {
+    p.backward.uses.insert(p.backward.uses.end(), {{down.value}, {dlowered, Access::write}});
+    p.weight_gradient.uses.insert(p.weight_gradient.uses.end(), {{dlowered}, {down.gradient, Access::add}});
+  }
   balance.add_statistics(b);
 }
 

@@ -9,6 +9,8 @@ namespace weft {
 ValueId add_embedding(ModuleBuilder& b);                                                     // embedding.cc
 ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x);               // `*`  attention.cc
 ValueId add_latent_attention(ModuleBuilder& b, const LatentAttentionSpec& spec, ValueId x);  // `+`  latent_attention.cc
+ValueId add_mamba(ModuleBuilder& b, const MambaSpec& spec, ValueId x);                       // `M`  mamba.cc
+ValueId add_delta_net(ModuleBuilder& b, const DeltaNetSpec& spec, ValueId x);                // `G`  delta_net.cc
 ValueId add_mlp(ModuleBuilder& b, const MlpSpec& spec, ValueId x);                           // `-`  mlp.cc
 ValueId add_experts(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x);                   // `E`  experts.cc
 ValueId add_final_norm(ModuleBuilder& b, ValueId x, int depth = 0);                          // head.cc

@@ -7,6 +7,7 @@
 
 #include <type_traits>
 
+#include "weft/device/cpu/kernels/carver.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 #include "weft/device/cpu/kernels/micro_gemm.h"
 #include "weft/device/operations/attention.h"
@@ -179,22 +180,5 @@ void unpack_rows(const T* from, const T* factors, std::int64_t count, std::int64
         to[r * stride + d] = narrow<S>(from[d * query_block<T> + r] * factors[r]);
   }
 }
-
-// Cuts one piece of thread scratch into arrays: first pass counts, second hands out.
-class Carver {
- public:
-  explicit Carver(std::byte* base) : base_(base) {}
-  template <class T>
-  T* take(std::int64_t count) {
-    T* at = reinterpret_cast<T*>(base_ == nullptr ? nullptr : base_ + used_);
-    used_ += (static_cast<std::size_t>(count + 16) * sizeof(T) + 63) / 64 * 64;  // 16: room for whole-vector stores
-    return at;
-  }
-  std::size_t used() const { return used_; }
-
- private:
-  std::byte* base_;
-  std::size_t used_ = 0;
-};
 
 }  // namespace weft::WEFT_ISA

@@ -1,0 +1,140 @@
+// One norm and one mixer a layer: Mamba-2, attention without rotary embedding, MLP or experts with squared relu.
+#include <array>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "weft/checkpoint/hf_family.h"
+
+namespace weft {
+namespace {
+
+constexpr std::array<NameRule, 23> names = {{
+    {Symbol::attention, "norm.weight", Role::norm},
+    {Symbol::attention, "mixer.q_proj.weight", Role::q},
+    {Symbol::attention, "mixer.k_proj.weight", Role::k},
+    {Symbol::attention, "mixer.v_proj.weight", Role::v},
+    {Symbol::attention, "mixer.o_proj.weight", Role::output},
+    {Symbol::attention, "mixer.q_proj.bias", Role::q_bias},
+    {Symbol::attention, "mixer.k_proj.bias", Role::k_bias},
+    {Symbol::attention, "mixer.v_proj.bias", Role::v_bias},
+    {Symbol::attention, "mixer.o_proj.bias", Role::output_bias},
+    {Symbol::mlp, "norm.weight", Role::norm},
+    {Symbol::mlp, "mixer.up_proj.weight", Role::up},
+    {Symbol::mlp, "mixer.down_proj.weight", Role::down},
+    {Symbol::mlp, "mixer.up_proj.bias", Role::up_bias},
+    {Symbol::mlp, "mixer.down_proj.bias", Role::down_bias},
+    {Symbol::experts, "norm.weight", Role::norm},
+    {Symbol::experts, "mixer.gate.weight", Role::router},
+    {Symbol::experts, "mixer.gate.e_score_correction_bias", Role::expert_bias},
+    {Symbol::experts, "mixer.fc1_latent_proj.weight", Role::latent_down},
+    {Symbol::experts, "mixer.fc2_latent_proj.weight", Role::latent_up},
+    {Symbol::experts, "mixer.experts.{E}.up_proj.weight", Role::up},
+    {Symbol::experts, "mixer.experts.{E}.down_proj.weight", Role::down},
+    {Symbol::experts, "mixer.shared_experts.up_proj.weight", Role::shared_up},
+    {Symbol::experts, "mixer.shared_experts.down_proj.weight", Role::shared_down},
+}};
+
+// hybrid_override_pattern, or the list of kinds that newer configs have.
+std::string read_pattern(const ConfigReader& config) {
+  std::string pattern;
+  const std::vector<std::string> kinds = config.texts_or_none("layers_block_type");
+  for (const std::string& kind : kinds) {
+    if (kind == "mamba" || kind == "linear_attention") {
+      pattern += 'M';
+    } else if (kind == "attention" || kind == "full_attention") {
+      pattern += '*';
+    } else if (kind == "mlp") {
+      pattern += '-';
+    } else if (kind == "moe") {
+      pattern += 'E';
+    } else {
+      config.refuse("layers_block_type", fmt::format("\"{}\" is not done", kind));
+    }
+  }
+  if (kinds.empty()) {
+    pattern = config.text("hybrid_override_pattern");
+    if (pattern.find_first_not_of("M*-E") != std::string::npos) {
+      config.refuse("hybrid_override_pattern", "its symbols are M, *, - and E");
+    }
+  }
+  if (config.has("num_hidden_layers") && read_layers(config) != std::ssize(pattern)) {
+    config.refuse("num_hidden_layers", fmt::format("the pattern has {} layers", pattern.size()));
+  }
+  return pattern;
+}
+
+void read_mamba(const ConfigReader& config, MambaSpec& m) {
+  m.heads = config.integer_or("mamba_num_heads", 128);
+  m.head_dim = config.integer_or("mamba_head_dim", 64);
+  m.groups = config.integer_or("n_groups", 8);
+  m.state = config.integer_or("ssm_state_size", 128);
+  m.taps = config.integer_or("conv_kernel", 4);
+  m.chunk = config.integer_or("chunk_size", 128);
+  m.conv_bias = config.flag_or("use_conv_bias", true);
+  std::tie(m.step_least, m.step_most) = config.range_or("time_step_limit", {m.step_least, m.step_most});
+  if (m.heads % m.groups != 0) config.refuse("n_groups", fmt::format("it must divide mamba_num_heads, {}", m.heads));
+  for (const char* key : {"mamba_proj_bias", "use_bias"}) {
+    if (config.flag_or(key, false)) config.refuse(key, "projections of Mamba layers have no biases here");
+  }
+  if (config.text_or("mamba_hidden_act", "silu") != "silu") {
+    config.refuse("mamba_hidden_act", "Mamba layers are done with \"silu\" only");
+  }
+}
+
+void read_experts(const ConfigReader& config, ExpertsSpec& e) {
+  e.experts = config.integer("n_routed_experts");
+  e.ffn = config.integer("moe_intermediate_size");
+  e.activation.kind = ActivationKind::squared_relu;
+  e.shared_ffn = config.integer("moe_shared_expert_intermediate_size");
+  e.expert_bias = true;
+  e.router.score = RouterSpec::Score::sigmoid;
+  e.router.choose_first = false;
+  e.router.k = config.integer("num_experts_per_tok");
+  e.router.normalise = config.flag_or("norm_topk_prob", true);
+  e.router.scaling = config.number_or("routed_scaling_factor", 1);
+  e.router.groups = config.integer_or("n_group", 1);
+  e.router.keep_groups = config.integer_or("topk_group", 1);
+  e.router.group_best = 2;
+  if (config.integer_or("n_shared_experts", 1) != 1) {
+    config.refuse("n_shared_experts", "experts have one shared expert here");
+  }
+  e.latent = config.integer_or("moe_latent_size", 0);
+  if (config.flag_or("mlp_bias", false)) config.refuse("mlp_bias", "experts have no biases here");
+}
+
+ModelConfig read_nemotron_h(const ConfigReader& config) {
+  ModelConfig model = read_model_sizes(config, config.number_or("layer_norm_epsilon", 1e-5));
+  model.pattern = read_pattern(config);
+  read_mamba(config, model.mamba);
+  AttentionSpec& a = model.attention;
+  a.heads = config.integer("num_attention_heads");
+  a.kv_heads = config.integer_or("num_key_value_heads", a.heads);
+  a.head_dim = config.integer_or("head_dim", 128);
+  a.qkv_bias = a.output_bias = config.flag_or("attention_bias", false);
+  a.rope.enabled = false;
+  if (config.has("sliding_window")) config.refuse("sliding_window", "attention of this family sees all keys");
+  model.mlp.ffn = config.integer_or("intermediate_size", 0);
+  model.mlp.activation.kind = ActivationKind::squared_relu;
+  model.mlp.bias = config.flag_or("mlp_bias", false);
+  if (config.text_or("mlp_hidden_act", "relu2") != "relu2") {
+    config.refuse("mlp_hidden_act", "MLPs of this family are done with \"relu2\" only");
+  }
+  if (config.number_or("hidden_dropout", 0) != 0) {
+    config.refuse("hidden_dropout", "Weft trains without dropout; set it to 0");
+  }
+  if (model.pattern.find('E') != std::string::npos) read_experts(config, model.experts);
+  return model;
+}
+
+}  // namespace
+
+HuggingFaceFamily nemotron_h_family() {
+  return {.name = "nemotron_h",
+          .config = read_nemotron_h,
+          .layer_prefix = "backbone.layers.{L}.",
+          .names = {mamba_names(), names},
+          .spellings = {}};
+}
+
+}  // namespace weft

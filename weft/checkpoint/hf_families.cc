@@ -5,7 +5,8 @@
 namespace weft {
 
 std::vector<HuggingFaceFamily> hugging_face_families() {
-  return {llama_family(), mixtral_family(), qwen3_moe_family(), gpt_oss_family(), deepseek_v3_family()};
+  return {llama_family(),   mixtral_family(),     qwen3_moe_family(),
+          gpt_oss_family(), deepseek_v3_family(), deepseek_v32_family()};
 }
 
 HuggingFaceFamily family_named(const std::string& name, const std::string& where) {

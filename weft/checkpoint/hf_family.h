@@ -50,6 +50,7 @@ HuggingFaceFamily mixtral_family();
 HuggingFaceFamily qwen3_moe_family();
 HuggingFaceFamily gpt_oss_family();
 HuggingFaceFamily deepseek_v3_family();
+HuggingFaceFamily deepseek_v32_family();
 std::vector<HuggingFaceFamily> hugging_face_families();
 // UserError listing those there are.
 HuggingFaceFamily family_named(const std::string& name, const std::string& where);

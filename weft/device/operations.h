@@ -25,6 +25,7 @@
 #include "weft/device/operations/optimizer.h"
 #include "weft/device/operations/router.h"
 #include "weft/device/operations/rows.h"
+#include "weft/device/operations/sparse_attention.h"
 
 namespace weft {
 
@@ -40,11 +41,18 @@ namespace weft {
   X(rms_norm, RmsNorm)                                     \
   X(rms_norm_backward, RmsNormBackward)                    \
   X(rms_norm_weight_gradient, RmsNormWeightGradient)       \
+  X(layer_norm, LayerNorm)                                 \
+  X(layer_norm_backward, LayerNormBackward)                \
+  X(layer_norm_weight_gradient, LayerNormWeightGradient)   \
   X(rotary, Rotary)                                        \
   X(latent_heads, LatentHeads)                             \
   X(latent_heads_backward, LatentHeadsBackward)            \
   X(attention, Attention)                                  \
   X(attention_backward, AttentionBackward)                 \
+  X(choose_keys, ChooseKeys)                               \
+  X(sparse_attention, SparseAttention)                     \
+  X(sparse_attention_backward, SparseAttentionBackward)    \
+  X(indexer_loss, IndexerLoss)                             \
   X(activation, Activation)                                \
   X(activation_backward, ActivationBackward)               \
   X(router, Router)                                        \

@@ -81,18 +81,20 @@ ValueId add_layer(ModuleBuilder& b, Symbol symbol, int depth, int physical, Valu
     case Symbol::attention:
       return add_attention(b, b.config().attention_of(physical, depth), x);
     case Symbol::latent_attention:
-      return add_latent_attention(b, b.config().latent_attention, x);
+      return add_latent_attention(b, b.config().latent_attention, false, x);
+    case Symbol::sparse_attention:
+      return add_latent_attention(b, b.config().latent_attention, true, x);
     case Symbol::mlp:
       return add_mlp(b, b.config().mlp, x);
     case Symbol::experts:
       return add_experts(b, b.config().experts, x);
     case Symbol::mamba:
     case Symbol::gated_delta:
-    case Symbol::sparse_attention:
       break;
   }
-  throw UserError("the pattern asks for {} ('{}'), which this version does not train yet; use '*', '+', '-' and 'E'",
-                  name_of(symbol), letter(symbol));
+  throw UserError(
+      "the pattern asks for {} ('{}'), which this version does not train yet; use '*', '+', 'D', '-' and 'E'",
+      name_of(symbol), letter(symbol));
 }
 
 // The layers of the main part, or of an MTP depth.

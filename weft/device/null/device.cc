@@ -36,7 +36,9 @@ class NullMemory : public Memory {
 
 OperationKind kind_of(std::string_view operation) {
   if (operation == "matmul" || operation == "grouped_matmul") return OperationKind::matrix;
-  if (operation == "attention" || operation == "attention_backward") return OperationKind::attention;
+  for (const char* name : {"attention", "attention_backward", "sparse_attention", "sparse_attention_backward",
+                           "choose_keys", "indexer_loss"})
+    if (operation == name) return OperationKind::attention;
   return OperationKind::elementwise;
 }
 

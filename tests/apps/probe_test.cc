@@ -77,6 +77,19 @@ class Probe : public ::testing::Test {
               out_ = folder_.file("out.safetensors");
 };
 
+TEST_F(Probe, MultiTokenPrediction) {
+  const std::string model = golden("deepseek_v3_mtp");
+  const Words probe = {"probe", "--hf", model, "--tokens", model + "/golden.safetensors", "--dtype", "f64"};
+  const Json expected = read_json(model + "/golden.json");
+  const Json result = parse_json(expect_done(probe + Words{"--mtp-loss-scaling-factor", "0.1", "--json"}), "probe");
+  EXPECT_NEAR(result.at("loss").get<double>(), expected.at("loss").get<double>(), 1e-9);
+  ASSERT_EQ(result.at("mtp_losses").size(), 2u);
+  for (std::size_t d = 0; d < 2; ++d)
+    EXPECT_NEAR(result["mtp_losses"][d].get<double>(), expected["mtp_losses"][d].get<double>(), 1e-9);
+  EXPECT_THAT(expect_done(probe), HasSubstr("mtp 2  loss 4.79145"));
+  expect_refused(probe + Words{"--mtp-loss-scaling-factor", "0"}, {"--mtp-loss-scaling-factor"});
+}
+
 TEST_F(Probe, AgreesWithHuggingFace) {
   const Words probe = {"probe", "--hf", golden("llama"), "--tokens", golden("llama/golden.safetensors")};
   const Json expected = read_json(golden("llama/golden.json"));

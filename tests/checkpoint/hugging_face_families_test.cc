@@ -21,7 +21,8 @@ class Family : public ::testing::TestWithParam<std::string> {
   std::filesystem::path folder() const { return golden_folder(GetParam()); }
 };
 INSTANTIATE_TEST_SUITE_P(HuggingFace, Family,
-                         ::testing::Values("gpt_oss", "deepseek_v3", "deepseek_v3_b", "deepseek_v3_mtp"),
+                         ::testing::Values("gpt_oss", "deepseek_v3", "deepseek_v3_b", "deepseek_v3_mtp",
+                                           "deepseek_v32"),
                          [](const auto& golden) { return golden.param; });
 
 TEST_P(Family, TheParametersAreThoseOfTheModule) {
@@ -82,6 +83,13 @@ TEST(DeepSeek, WhatItsConfigMayNotSay) {
   expect_refused("deepseek_v3", {{"topk_group", 5}}, "'topk_group'");
   expect_refused("deepseek_v3", {{"qk_rope_head_dim", 7}}, "'qk_rope_head_dim'");
   expect_refused("deepseek_v3", {{"moe_layer_freq", 2}}, "'moe_layer_freq'");
+}
+
+TEST(DeepSeek, WhatASparseOneMayNotSay) {
+  expect_refused("deepseek_v32", {{"index_head_dim", 4}}, "'index_head_dim'");
+  expect_refused("deepseek_v32", {{"layer_types", {"full_attention"}}}, "'layer_types'");
+  expect_refused("deepseek_v32", {{"mlp_layer_types", {"dense", "sparse"}}}, "'mlp_layer_types'");
+  expect_refused("deepseek_v32", {{"mlp_layer_types", {"dense", "sparse", "thin"}}}, "'mlp_layer_types'");
 }
 
 TEST(DeepSeek, MtpIsThereWhereItsWeightsAre) {

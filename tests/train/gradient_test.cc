@@ -128,6 +128,7 @@ TEST(ModelGradients, attention_with_sinks_and_yarn) {
 ModelConfig tiny_latent(const std::string& pattern) {
   ModelConfig c = tiny(pattern);
   c.latent_attention = {.heads = 3, .q_rank = 5, .kv_rank = 7, .head_dim = 4, .rotary_dim = 2, .value_dim = 3};
+  c.latent_attention.indexer = {.heads = 2, .dim = 4, .topk = 3};
   return c;
 }
 
@@ -145,6 +146,65 @@ TEST(ModelGradients, latent_attention) {
   c.latent_attention.rope.style = RotaryStyle::half_split;
   check_gradients(c);
   check_gradients(tiny_latent("+"), 1, 1);
+}
+
+TEST(ModelGradients, sparse_attention) {
+  check_gradients(tiny_latent("D"), 2);
+  check_gradients(tiny_latent("[DE]+/D"), 1, 7);
+  check_gradients(tiny_latent("D"), 1, 1);
+}
+
+// The indexer learns from its own loss and from nothing else, and nothing else learns from that.
+TEST(ModelGradients, indexers_learn_from_their_own_loss) {
+  CpuDevice device;
+  SessionOptions o;
+  o.config = tiny_latent("DD");
+  o.config.latent_attention.indexer.loss_factor = 0.6;
+  o.precision.compute = DType::f64;
+  o.batch = 2;
+  o.length = 7;
+  o.micro_batches = 2;
+  o.updates = false;
+  Session session(device, o);
+  const auto values_of = [](const ParameterPart& part, double* values) {
+    initialise(part, 7, values);
+    const std::uint64_t key = random_key(8, to_text(part.identity));
+    for (std::int64_t i = 0; i < part.shape.elements(); ++i)
+      values[i] += 0.1 * random_normal(key, static_cast<std::uint64_t>(i));
+  };
+  const std::vector<MicroBatch> batches{batch_of(o, 10), batch_of(o, 12)};
+  const auto run_at = [&](const ParameterIdentity& who, std::int64_t element, double delta) {
+    session.set_parameters([&](const ParameterPart& part, double* values) {
+      values_of(part, values);
+      if (part.identity == who) values[element] += delta;
+    });
+    return session.gradients(batches).indexer_loss;
+  };
+  EXPECT_GT(run_at({}, 0, 0), 0);
+  std::map<ParameterIdentity, std::vector<double>> gradients;
+  session.each_gradient([&](const ParameterPart& part, std::span<const double> values) {
+    gradients[part.identity].assign(values.begin(), values.end());
+  });
+  int indexers = 0;
+  for (const auto& [who, gradient] : gradients) {
+    // The last layer's: what it reads does not move with its own parameters.
+    if (!name_of(who.role).starts_with("indexer") || who.physical != 1) continue;
+    ++indexers;
+    for (std::int64_t element : {std::int64_t{0}, std::ssize(gradient) / 3, std::ssize(gradient) - 1}) {
+      const double h = 1e-5, numeric = (run_at(who, element, h) - run_at(who, element, -h)) / (2 * h);
+      EXPECT_NEAR(gradient[static_cast<std::size_t>(element)], numeric, 1e-8 + 1e-6 * std::abs(numeric))
+          << to_text(who) << " element " << element;
+    }
+  }
+  EXPECT_EQ(indexers, 5);
+  // The language model's gradients are the same without it.
+  o.config.latent_attention.indexer.loss_factor = 0;
+  Session without(device, o);
+  without.set_parameters(values_of);
+  without.gradients(batches);
+  without.each_gradient([&](const ParameterPart& part, std::span<const double> values) {
+    EXPECT_EQ(std::vector(values.begin(), values.end()), gradients.at(part.identity)) << to_text(part.identity);
+  });
 }
 
 TEST(ModelGradients, attention_without_rotary) {

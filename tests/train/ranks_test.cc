@@ -21,6 +21,7 @@ ModelConfig config_of(const std::string& pattern) {
   c.latent_attention = {.heads = 2, .q_rank = 6, .kv_rank = 6, .head_dim = 4, .rotary_dim = 2, .value_dim = 4};
   c.mamba = {.heads = 4, .head_dim = 8, .groups = 2, .state = 6, .chunk = 4};
   c.delta_net = {.heads = 4, .key_heads = 2, .head_dim = 8, .key_dim = 6, .chunk = 4};
+  c.latent_attention.indexer = {.heads = 2, .dim = 4, .topk = 3, .loss_factor = 0.5};
   c.init_std = 0.2;
   return c;
 }
@@ -48,6 +49,30 @@ void expect_near(const RankRun& a, const RankRun& b, double limit, const std::st
   }
 }
 
+TEST(Orders, of_latent_attention_and_of_prediction_change_no_bit) {
+  for (const char* pattern : {"[*E]/[*E]/[*E]", "+E+E/-", "[DE]D-"})
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      RankCase c;
+      c.config = config_of(pattern);
+      c.config.tied_embeddings = dtype == DType::f32;
+      c.dtype = dtype;
+      c.ranks = c.expert_ranks = 2;
+      c.micro_batches = 3;
+      const RankRun plain = run_ranks(c);
+      for (const bool weave : {false, true})
+        for (const bool delay : {false, true})
+          for (const bool parallel : {false, true}) {
+            RankCase other = c;
+            other.weave = weave;
+            other.delay = delay;
+            other.parallel = parallel;
+            other.early = weave && delay;
+            expect_same_bits(run_ranks(other), plain,
+                             fmt::format("{} weave {} delay {} parallel {}", pattern, weave, delay, parallel));
+          }
+    }
+}
+
 class Layouts : public testing::TestWithParam<std::string> {};
 
 TEST_P(Layouts, agree_with_one_rank_in_double) {
@@ -68,7 +93,7 @@ TEST_P(Layouts, agree_with_one_rank_in_double) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Patterns, Layouts,
-                         testing::Values("[*E]-[*E]", "[*-][*E]/[*E]/[*E]", "[+E][+-]/[+E]", "MEM*EME", "M[M*]-[GE]"),
+                         testing::Values("[*E]-[*E]", "[*-][*E]/[*E]/[*E]", "[+E][+-]/[+E]", "MEM*EME", "M[M*]-[GE]", "[+E][DE]"),
                          [](const auto& tested) { return fmt::format("pattern{}", tested.index); });
 
 // Everything that balances experts at once, over ep x edp; the oracle runs blocks of as many micro-batches as there are

@@ -8,16 +8,29 @@
 namespace weft {
 namespace {
 
-constexpr std::array<NameRule, 13> deepseek_names = {{
-    {Symbol::latent_attention, "input_layernorm.weight", Role::norm},
-    {Symbol::latent_attention, "self_attn.q_proj.weight", Role::q},
-    {Symbol::latent_attention, "self_attn.q_a_proj.weight", Role::q_down},
-    {Symbol::latent_attention, "self_attn.q_a_layernorm.weight", Role::q_latent_norm},
-    {Symbol::latent_attention, "self_attn.q_b_proj.weight", Role::q_up},
-    {Symbol::latent_attention, "self_attn.kv_a_proj_with_mqa.weight", Role::kv_down},
-    {Symbol::latent_attention, "self_attn.kv_a_layernorm.weight", Role::kv_latent_norm},
-    {Symbol::latent_attention, "self_attn.kv_b_proj.weight", Role::k_up, Role::v_up},
-    {Symbol::latent_attention, "self_attn.o_proj.weight", Role::output},
+// The same for both kinds of attention.
+template <Symbol symbol>
+constexpr std::array<NameRule, 9> latent_names = {{
+    {symbol, "input_layernorm.weight", Role::norm},
+    {symbol, "self_attn.q_proj.weight", Role::q},
+    {symbol, "self_attn.q_a_proj.weight", Role::q_down},
+    {symbol, "self_attn.q_a_layernorm.weight", Role::q_latent_norm},
+    {symbol, "self_attn.q_b_proj.weight", Role::q_up},
+    {symbol, "self_attn.kv_a_proj_with_mqa.weight", Role::kv_down},
+    {symbol, "self_attn.kv_a_layernorm.weight", Role::kv_latent_norm},
+    {symbol, "self_attn.kv_b_proj.weight", Role::k_up, Role::v_up},
+    {symbol, "self_attn.o_proj.weight", Role::output},
+}};
+
+constexpr std::array<NameRule, 5> indexer_names = {{
+    {Symbol::sparse_attention, "self_attn.indexer.wq_b.weight", Role::indexer_q},
+    {Symbol::sparse_attention, "self_attn.indexer.wk.weight", Role::indexer_k},
+    {Symbol::sparse_attention, "self_attn.indexer.weights_proj.weight", Role::indexer_weights},
+    {Symbol::sparse_attention, "self_attn.indexer.k_norm.weight", Role::indexer_norm},
+    {Symbol::sparse_attention, "self_attn.indexer.k_norm.bias", Role::indexer_norm_bias},
+}};
+
+constexpr std::array<NameRule, 4> expert_names = {{
     {Symbol::experts, "mlp.gate.e_score_correction_bias", Role::expert_bias},
     {Symbol::experts, "mlp.shared_experts.gate_proj.weight", Role::shared_gate},
     {Symbol::experts, "mlp.shared_experts.up_proj.weight", Role::shared_up},
@@ -99,9 +112,19 @@ std::string read_pattern(const ConfigReader& config, std::string_view attention)
   const std::int64_t layers = read_layers(config), dense = config.integer_or("first_k_dense_replace", 3, 0);
   if (config.integer_or("moe_layer_freq", 1) != 1)
     config.refuse("moe_layer_freq", "every layer behind the first_k_dense_replace dense ones has experts");
+  const std::vector<std::string> kinds = config.texts_or_none("mlp_layer_types");  // 5.x says it layer by layer
+  if (!kinds.empty() && static_cast<std::int64_t>(kinds.size()) != layers)
+    config.refuse("mlp_layer_types", "it must name one type a layer (num_hidden_layers)");
   std::string pattern;
-  for (std::int64_t layer = 0; layer < layers; ++layer)
-    pattern += fmt::format("[{}{}]", attention, layer < dense ? '-' : 'E');
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    bool is_dense = layer < dense;
+    if (!kinds.empty()) {
+      const std::string& kind = kinds[static_cast<std::size_t>(layer)];
+      if (kind != "dense" && kind != "sparse") config.refuse("mlp_layer_types", "layers are dense or sparse");
+      is_dense = kind == "dense";
+    }
+    pattern += fmt::format("[{}{}]", attention, is_dense ? '-' : 'E');
+  }
   return pattern;
 }
 
@@ -119,18 +142,43 @@ ModelConfig read_deepseek(const ConfigReader& config, std::string_view attention
 
 ModelConfig read_deepseek_v3(const ConfigReader& config) { return read_deepseek(config, "+"); }
 
+ModelConfig read_deepseek_v32(const ConfigReader& config) {
+  for (const std::string& type : config.texts_or_none("layer_types"))
+    if (type != "deepseek_sparse_attention")
+      config.refuse("layer_types", "every layer of this family has deepseek_sparse_attention");
+  ModelConfig model = read_deepseek(config, "D");
+  LatentAttentionSpec& latent = model.latent_attention;
+  if (latent.q_rank == 0) config.refuse("q_lora_rank", "the indexer reads the queries' latent, so there must be one");
+  latent.indexer.heads = config.integer_or("index_n_heads", 64);
+  latent.indexer.dim = config.integer_or("index_head_dim", 128);
+  latent.indexer.topk = config.integer_or("index_topk", 2048);
+  if (latent.indexer.dim < latent.rotary_dim)
+    config.refuse("index_head_dim", fmt::format("it holds the {} elements of qk_rope_head_dim", latent.rotary_dim));
+  return model;
+}
+
 }  // namespace
 
 HuggingFaceFamily deepseek_v3_family() {
   return {.name = "deepseek_v3",
           .config = read_deepseek_v3,
           .layer_prefix = "model.layers.{L}.",
-          .names = {transformer_names(), deepseek_names, gated_mlp_names()},
+          .names = {transformer_names(), latent_names<Symbol::latent_attention>, expert_names, gated_mlp_names()},
           .spellings = {separate_experts_names(), fused_experts_names()},
           .ignored = {".rotary_emb.inv_freq"},
           .mtp_names = mtp_names,
           .mtp_part = "[+E]",
           .mtp_depths = read_mtp_depths};
+}
+
+HuggingFaceFamily deepseek_v32_family() {
+  HuggingFaceFamily family = deepseek_v3_family();
+  family.name = "deepseek_v32";
+  family.config = read_deepseek_v32;
+  family.names = {transformer_names(), latent_names<Symbol::sparse_attention>, indexer_names, expert_names,
+                  gated_mlp_names()};
+  family.mtp_part = "[DE]";
+  return family;
 }
 
 }  // namespace weft

@@ -5,8 +5,8 @@
 namespace weft {
 
 std::vector<HuggingFaceFamily> hugging_face_families() {
-  return {llama_family(),       mixtral_family(), qwen3_moe_family(),  gpt_oss_family(),
-          deepseek_v3_family(), mamba2_family(),  nemotron_h_family(), qwen3_next_family()};
+  return {llama_family(),        mixtral_family(), qwen3_moe_family(),  gpt_oss_family(),   deepseek_v3_family(),
+          deepseek_v32_family(), mamba2_family(),  nemotron_h_family(), qwen3_next_family()};
 }
 
 HuggingFaceFamily family_named(const std::string& name, const std::string& where) {

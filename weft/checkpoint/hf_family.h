@@ -54,6 +54,7 @@ HuggingFaceFamily mixtral_family();
 HuggingFaceFamily qwen3_moe_family();
 HuggingFaceFamily gpt_oss_family();
 HuggingFaceFamily deepseek_v3_family();
+HuggingFaceFamily deepseek_v32_family();
 HuggingFaceFamily mamba2_family();
 HuggingFaceFamily nemotron_h_family();
 HuggingFaceFamily qwen3_next_family();

@@ -131,6 +131,15 @@ std::optional<Shape> latent_shape(const LatentAttentionSpec& spec, std::int64_t 
       return Shape{spec.heads * spec.value_dim, spec.kv_rank};
     case Role::output:
       return Shape{hidden, spec.heads * spec.value_dim};
+    case Role::indexer_q:
+      return Shape{spec.indexer.heads * spec.indexer.dim, spec.q_rank};
+    case Role::indexer_k:
+      return Shape{spec.indexer.dim, hidden};
+    case Role::indexer_weights:
+      return Shape{spec.indexer.heads, hidden};
+    case Role::indexer_norm:
+    case Role::indexer_norm_bias:
+      return Shape{spec.indexer.dim};
     default:
       return {};
   }
@@ -180,6 +189,7 @@ std::optional<Shape> shape_of(const ModelConfig& config, std::optional<Symbol> s
     case Symbol::attention:
       return attention_shape(config.attention_of(physical), config.hidden, role);
     case Symbol::latent_attention:
+    case Symbol::sparse_attention:
       return latent_shape(config.latent_attention, config.hidden, role);
     case Symbol::mamba:
       return mamba_shape(config.mamba, config.hidden, role);
@@ -341,7 +351,8 @@ void append_tensors(const ModelConfig& config, const NameRule& rule, std::string
     }
   } else if (rule.below) {
     const std::optional<Shape> second = shape_of(config, rule.symbol, identity.physical, *rule.below);
-    WEFT_CHECK(rule.symbol == Symbol::latent_attention && second, "{}: two parameters in a tensor of one layer", name);
+    const bool latent = rule.symbol == Symbol::latent_attention || rule.symbol == Symbol::sparse_attention;
+    WEFT_CHECK(latent && second, "{}: two parameters in a tensor of one layer", name);
     tensors.push_back(headwise_tensor(std::move(name), identity, rule, config.latent_attention.heads, *shape, *second));
   } else {
     tensors.push_back(whole_tensor(std::move(name), identity, *shape));

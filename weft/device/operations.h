@@ -26,6 +26,7 @@
 #include "weft/device/operations/recurrent.h"
 #include "weft/device/operations/router.h"
 #include "weft/device/operations/rows.h"
+#include "weft/device/operations/sparse_attention.h"
 
 namespace weft {
 
@@ -41,11 +42,18 @@ namespace weft {
   X(rms_norm, RmsNorm)                                                   \
   X(rms_norm_backward, RmsNormBackward)                                  \
   X(rms_norm_weight_gradient, RmsNormWeightGradient)                     \
+  X(layer_norm, LayerNorm)                                               \
+  X(layer_norm_backward, LayerNormBackward)                              \
+  X(layer_norm_weight_gradient, LayerNormWeightGradient)                 \
   X(rotary, Rotary)                                                      \
   X(latent_heads, LatentHeads)                                           \
   X(latent_heads_backward, LatentHeadsBackward)                          \
   X(attention, Attention)                                                \
   X(attention_backward, AttentionBackward)                               \
+  X(choose_keys, ChooseKeys)                                             \
+  X(sparse_attention, SparseAttention)                                   \
+  X(sparse_attention_backward, SparseAttentionBackward)                  \
+  X(indexer_loss, IndexerLoss)                                           \
   X(causal_convolution, CausalConvolution)                               \
   X(causal_convolution_backward, CausalConvolutionBackward)              \
   X(causal_convolution_weight_gradient, CausalConvolutionWeightGradient) \

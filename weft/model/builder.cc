@@ -88,10 +88,11 @@ ParameterValues ModuleBuilder::parameter(const std::string& name, const Shape& s
   return values;
 }
 
-ValueId ModuleBuilder::frozen_parameter(const std::string& name, const Shape& shape, std::vector<ParameterPart> parts) {
-  const ValueId made = add_tensor(name, shape, accumulate(), std::move(parts));
+ValueId ModuleBuilder::frozen_parameter(const std::string& name, const Shape& shape, std::vector<ParameterPart> parts,
+                                        std::optional<DType> dtype) {
+  const ValueId made = add_tensor(name, shape, dtype.value_or(accumulate()), std::move(parts));
   module_.parameters.back().trained = false;
-  module_.parameters.back().accumulate_dtype = true;
+  module_.parameters.back().accumulate_dtype = !dtype;
   return made;
 }
 

@@ -1,6 +1,7 @@
 // Makes a Module layer by layer: values, parameters, pieces, each under the name of where it stands.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "weft/model/config.h"
@@ -56,8 +57,9 @@ class ModuleBuilder {
   ValueId balance_parameter(ValueId parameter, double rate);
   // Parts are given with role, expert and shape; offsets and the rest are filled in here.
   ParameterValues parameter(const std::string& name, const Shape& shape, std::vector<ParameterPart> parts);
-  // One that no gradient reaches and no update changes, in the accumulation dtype.
-  ValueId frozen_parameter(const std::string& name, const Shape& shape, std::vector<ParameterPart> parts);
+  // One that no gradient reaches and no update changes; without a dtype in the accumulation dtype.
+  ValueId frozen_parameter(const std::string& name, const Shape& shape, std::vector<ParameterPart> parts,
+                           std::optional<DType> dtype = {});
   // In the accumulation dtype whatever the model computes in.
   ParameterValues precise_parameter(const std::string& name, const Shape& shape, std::vector<ParameterPart> parts);
   // A weight of RMS norm: ones, or zeros where norms are zero-centred.

@@ -78,6 +78,17 @@ void check_delta_net(const DeltaNetSpec& d) {
   require(d.chunk >= 1, fmt::format("chunks of {} tokens", d.chunk));
 }
 
+void check_indexer(const LatentAttentionSpec& a) {
+  require(a.q_rank >= 1, "sparse attention's indexer reads the queries' latent; give it a rank (--q-lora-rank)");
+  require(a.indexer.heads >= 1, fmt::format("an indexer of {} heads (--dsa-indexer-n-heads)", a.indexer.heads));
+  require(a.indexer.dim >= a.rotary_dim,
+          fmt::format("an indexer's heads of {} dims hold no {} that turn (--dsa-indexer-head-dim)", a.indexer.dim,
+                      a.rotary_dim));
+  require(a.indexer.topk >= 1, fmt::format("{} keys to choose (--dsa-indexer-topk)", a.indexer.topk));
+  require(a.indexer.loss_factor >= 0,
+          fmt::format("--dsa-indexer-loss-coeff {} must not be negative", a.indexer.loss_factor));
+}
+
 }  // namespace
 
 void check_config(const ModelConfig& c) {
@@ -96,7 +107,8 @@ void check_config(const ModelConfig& c) {
     check_attention(c.attention);
     for (const auto& [physical, spec] : c.attention_at) check_attention(spec);
   }
-  if (count(Symbol::latent_attention) > 0) check_latent_attention(c.latent_attention);
+  if (count(Symbol::latent_attention) + count(Symbol::sparse_attention) > 0) check_latent_attention(c.latent_attention);
+  if (count(Symbol::sparse_attention) > 0) check_indexer(c.latent_attention);
   if (count(Symbol::mamba) > 0) check_mamba(c.mamba);
   if (count(Symbol::gated_delta) > 0) check_delta_net(c.delta_net);
   if (count(Symbol::mlp) > 0) require(c.mlp.ffn >= 1, fmt::format("an MLP of width {} (--ffn-hidden-size)", c.mlp.ffn));

@@ -42,7 +42,13 @@ struct AttentionSpec {  // `*`
   RopeSpec rope;
 };
 
-struct LatentAttentionSpec {  // `+`
+struct IndexerSpec {  // of `D`: chooses the keys that a query sees
+  std::int64_t heads = 0, dim = 0, topk = 0;
+  double loss_factor = 0;  // of its own loss, a token's mean; 0: it is not trained
+  double norm_epsilon = 1e-6;
+};
+
+struct LatentAttentionSpec {  // `+`, `D`
   std::int64_t heads = 0;
   std::int64_t q_rank = 0;                                   // 0: queries are projected directly
   std::int64_t kv_rank = 0;                                  // width of the latent
@@ -50,6 +56,7 @@ struct LatentAttentionSpec {  // `+`
   double scale = 0;                                          // 0: (head_dim + rotary_dim)^-1/2
   double norm_epsilon = 0;                                   // of the latents' norms; 0: the model's
   RopeSpec rope{.style = RotaryStyle::interleaved};
+  IndexerSpec indexer;  // `D`
 };
 
 struct MlpSpec {  // `-`

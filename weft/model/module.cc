@@ -81,7 +81,9 @@ ValueId add_layer(ModuleBuilder& b, Symbol symbol, int depth, int physical, Valu
     case Symbol::attention:
       return add_attention(b, b.config().attention_of(physical, depth), x);
     case Symbol::latent_attention:
-      return add_latent_attention(b, b.config().latent_attention, x);
+      return add_latent_attention(b, b.config().latent_attention, false, x);
+    case Symbol::sparse_attention:
+      return add_latent_attention(b, b.config().latent_attention, true, x);
     case Symbol::mlp:
       return add_mlp(b, b.config().mlp, x);
     case Symbol::experts:
@@ -90,12 +92,8 @@ ValueId add_layer(ModuleBuilder& b, Symbol symbol, int depth, int physical, Valu
       return add_mamba(b, b.config().mamba, x);
     case Symbol::gated_delta:
       return add_delta_net(b, b.config().delta_net, x);
-    case Symbol::sparse_attention:
-      break;
   }
-  throw UserError(
-      "the pattern asks for {} ('{}'), which this version does not train yet; use 'M', 'G', '*', '+', '-' and 'E'",
-      name_of(symbol), letter(symbol));
+  WEFT_CHECK(false, "symbol {}", static_cast<int>(symbol));
 }
 
 // The layers of the main part, or of an MTP depth.

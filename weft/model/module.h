@@ -145,6 +145,7 @@ struct Module {
   std::vector<ValueId> mtp_losses;
   ValueId router_losses;  // f64 [router_loss_count], summed over layers; invalid: none is asked for
   int router_layers = 0;  // that add to it
+  ValueId indexer_loss;   // of sparse attention's indexers, where they are trained
   std::vector<ValueId> parameter_values, gradient_values;  // by TensorId; no gradient where it is not trained
   std::vector<ParameterStates> states;                     // by TensorId; filled with the updates
 

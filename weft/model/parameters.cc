@@ -62,6 +62,16 @@ std::string_view name_of(Role role) {
       return "k_up";
     case Role::v_up:
       return "v_up";
+    case Role::indexer_q:
+      return "indexer_q";
+    case Role::indexer_k:
+      return "indexer_k";
+    case Role::indexer_weights:
+      return "indexer_weights";
+    case Role::indexer_norm:
+      return "indexer_norm";
+    case Role::indexer_norm_bias:
+      return "indexer_norm_bias";
     case Role::gate:
       return "gate";
     case Role::up:

@@ -50,6 +50,12 @@ enum class Role : std::uint8_t {
   kv_latent_norm,
   k_up,
   v_up,
+  // sparse attention's indexer
+  indexer_q,
+  indexer_k,
+  indexer_weights,
+  indexer_norm,
+  indexer_norm_bias,
   // MLP, and experts (with an expert index), and the shared expert
   gate,
   up,

@@ -56,6 +56,7 @@ void add_loss_reduction(Module& m, const GradientLayout& layout, bool trains) {
   std::vector<ValueId> losses = m.mtp_losses;
   losses.insert(losses.begin(), m.loss);
   if (trains && m.router_losses.valid()) losses.push_back(m.router_losses);
+  if (trains && m.indexer_loss.valid()) losses.push_back(m.indexer_loss);  // made by backward
   sum_over_ranks(add_piece(m, 0, "step", "loss"), "dp", losses);
   for (ValueId loss : losses) m.values[loss.index()].summed_over_ranks = true;
 }

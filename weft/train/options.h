@@ -39,6 +39,8 @@ struct ModelOptions {
   std::int64_t max_position_embeddings = 0;  // 0: no limit
   std::int64_t q_lora_rank = 0;              // 0: queries are projected directly
   std::int64_t kv_lora_rank = 32, qk_head_dim = 128, qk_pos_emb_head_dim = 64, v_head_dim = 128;
+  std::int64_t dsa_indexer_n_heads = 64, dsa_indexer_head_dim = 128, dsa_indexer_topk = 2048;
+  double dsa_indexer_loss_coeff = 0;
   double norm_epsilon = 1e-5;
   bool apply_layernorm_1p = false;
   // YaRN; formulas in docs/numerics.md

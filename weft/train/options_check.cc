@@ -70,6 +70,14 @@ void check_latent_attention(Problems& problems, const ModelOptions& model) {
     problems.add_switch("--use-rope-scaling", "multi-latent attention (+) has YaRN: --rotary-scaling-factor");
 }
 
+void check_indexer(Problems& problems, const ModelOptions& model) {
+  if (model.q_lora_rank < 1)
+    problems.add_message("--q-lora-rank: sparse attention's indexer (D) reads the queries' latent; give it a width");
+  if (model.dsa_indexer_head_dim < model.qk_pos_emb_head_dim)
+    problems.add("--dsa-indexer-head-dim", model.dsa_indexer_head_dim,
+                 "must hold the {} elements that turn (--qk-pos-emb-head-dim); raise it", model.qk_pos_emb_head_dim);
+}
+
 void check_activation(Problems& problems, const ModelOptions& model) {
   const bool quick = model.activation == ActivationKind::quick_geglu;
   if (model.activation_func_clamp_value > 0 && !quick && model.activation != ActivationKind::swiglu)
@@ -178,7 +186,9 @@ void check_model(Problems& problems, const TrainOptions& options) {
       problems.add("--num-layers", layers, "the pattern '{}' has {} symbols in {} layers; leave --num-layers out",
                    pattern.text, pattern.physical_layers, pattern.logical_layers);
     if (pattern.counts.at(Symbol::attention) > 0) check_attention(problems, model);
-    if (pattern.counts.at(Symbol::latent_attention) > 0) check_latent_attention(problems, model);
+    const int sparse = pattern.counts.at(Symbol::sparse_attention);
+    if (pattern.counts.at(Symbol::latent_attention) + sparse > 0) check_latent_attention(problems, model);
+    if (sparse > 0) check_indexer(problems, model);
     if (pattern.counts.at(Symbol::mamba) > 0) check_mamba(problems, model);
     if (pattern.counts.at(Symbol::gated_delta) > 0) check_delta_net(problems, model);
     if (pattern.counts.at(Symbol::mlp) > 0) problems.at_least_one("--ffn-hidden-size", model.ffn_hidden_size);

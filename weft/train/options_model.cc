@@ -51,6 +51,8 @@ LatentAttentionSpec latent_attention_of(const ModelOptions& model) {
   spec.rotary_dim = model.qk_pos_emb_head_dim;
   spec.value_dim = model.v_head_dim;
   spec.rope.base = model.rotary_base;
+  spec.indexer = {model.dsa_indexer_n_heads, model.dsa_indexer_head_dim, model.dsa_indexer_topk,
+                  model.dsa_indexer_loss_coeff};
   if (model.rotary_scaling_factor != 1) {
     set_yarn(model, spec.rope);
     const double mscale = yarn_magnitude(model.rotary_scaling_factor, model.mscale_all_dim);

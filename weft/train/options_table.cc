@@ -12,8 +12,9 @@ void add_model_flags(FlagTable& flags, ModelOptions& model) {
   flags.section("Model");
   flags
       .add("--pattern", model.pattern, "TEXT",
-           "The layers: M Mamba-2, G gated delta net, * attention, + multi-latent attention, - MLP, E experts, [..] a "
-           "group, | between stages, / before each depth of multi-token prediction.")
+           "The layers: M Mamba-2, G gated delta net, * attention, + multi-latent attention, D its sparse form, - MLP, "
+           "E "
+           "experts, [..] a group, | between stages, / before each depth of multi-token prediction.")
       .alias("--hybrid-layer-pattern")
       .alias("--hybrid-override-pattern")
       .standard(default_pattern);
@@ -141,6 +142,18 @@ void add_latent_attention_flags(FlagTable& flags, ModelOptions& model) {
            "Elements of a query or key that turn with the position; all heads share those of the key.")
       .at_least(2);
   flags.add("--v-head-dim", model.v_head_dim, "N", "Elements of a value.").at_least(1);
+  flags.add("--dsa-indexer-n-heads", model.dsa_indexer_n_heads, "N", "Sparse attention (D): heads of the indexer.")
+      .at_least(1);
+  flags.add("--dsa-indexer-head-dim", model.dsa_indexer_head_dim, "N", "Sparse attention (D): elements of such a head.")
+      .at_least(1);
+  flags.add("--dsa-indexer-topk", model.dsa_indexer_topk, "K", "Sparse attention (D): keys that a query sees.")
+      .at_least(1);
+  flags
+      .add("--dsa-indexer-loss-coeff", model.dsa_indexer_loss_coeff, "X",
+           "Sparse attention (D): the indexer learns to choose as attention does, over the chosen keys; all of them "
+           "where "
+           "topk is at least seq-length. 0: it is not trained.")
+      .at_least(0);
 }
 
 void add_expert_flags(FlagTable& flags, ModelOptions& model) {

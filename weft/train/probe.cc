@@ -59,15 +59,22 @@ void write_results(Session& session, const HuggingFaceModel& model, const ProbeO
   const Shape shape{batch.batch, batch.length, session.options().config.vocabulary};
   extra.push_back({"logits", *write.type, shape,
                    [&](std::byte* out) { store_doubles(logits.data(), *write.type, out, std::ssize(logits)); }});
-  // What no gradient reaches has none.
+  std::map<ParameterIdentity, std::int64_t> untrained;  // their elements
+  for (const ParameterTensor& tensor : session.module().parameters)
+    for (const ParameterPart& part : tensor.parts)
+      if (!tensor.trained) untrained[part.identity] = part.shape.elements();
+  // A bias of the choice is no weight: it has no gradient there either.
   std::vector<DiskTensor> tensors = model.tensors;
   std::erase_if(tensors, [](const DiskTensor& t) { return t.parts[0].identity.role == Role::expert_bias; });
   write_tensors(
       options.out, tensors, write,
       [&](const ParameterIdentity& identity, double* out) {
         const auto at = gradients.find(identity);
-        WEFT_CHECK(at != gradients.end(), "no gradient of {}", to_text(identity));
-        std::copy(at->second.begin(), at->second.end(), out);
+        if (at != gradients.end()) {
+          std::copy(at->second.begin(), at->second.end(), out);
+        } else {
+          std::fill_n(out, untrained.at(identity), 0.0);
+        }
       },
       std::move(extra));
 }

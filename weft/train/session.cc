@@ -240,6 +240,7 @@ StepResult Session::step(std::span<const MicroBatch> batches, double learning_ra
     result.router_losses = train_->read(*stream_, module_.router_losses);
     for (double& loss : result.router_losses) loss /= module_.router_layers;
   }
+  if (module_.indexer_loss.valid()) result.indexer_loss = train_->read(*stream_, module_.indexer_loss)[0];
   if (!options_.updates) return result;
   const std::vector<double> values = train_->read(*stream_, module_.step_values);
   result.gradient_norm = values[StepValues::gradient_norm];

@@ -23,12 +23,24 @@ OperationCost pass(double flops_an_element, const Tensor& first, const Tensors&.
 }
 
 // Pairs of query and key that causal attention looks at, over all sequences of one head.
-double pairs(const Attention& a) {
-  const auto length = static_cast<double>(a.length > 0 ? a.length : a.q.rows());
+double pairs(std::int64_t tokens, std::int64_t sequence, std::int64_t seen) {
+  const auto length = static_cast<double>(sequence > 0 ? sequence : tokens);
   if (length == 0) return 0;
-  const double window = a.window > 0 ? std::min(static_cast<double>(a.window), length) : length;
+  const double window = seen > 0 ? std::min(static_cast<double>(seen), length) : length;
   const double one = window * (window + 1) / 2 + (length - window) * window;
-  return one * static_cast<double>(a.q.rows()) / length;
+  return one * static_cast<double>(tokens) / length;
+}
+double pairs(const Attention& a) { return pairs(a.q.rows(), a.length, a.window); }
+// A query sees at most as many keys as are chosen.
+double chosen_pairs(const SparseAttention& a) {
+  return pairs(a.attention.q.rows(), a.attention.length, a.keys.shape[1]);
+}
+double chosen_flops(const SparseAttention& x) {
+  const Attention& a = x.attention;
+  return 2 * chosen_pairs(x) * static_cast<double>(a.heads) * static_cast<double>(a.dim + a.value_dim);
+}
+double index_flops(const Indexer& x, double pairs_seen) {
+  return 2 * pairs_seen * static_cast<double>(x.heads) * static_cast<double>(x.dim + 1);
 }
 
 double attention_flops(const Attention& a) {
@@ -66,6 +78,9 @@ OperationCost cost_of(const GroupedBiasScaleGradient& x) { return pass(2, x.dy, 
 OperationCost cost_of(const RmsNorm& x) { return pass(4, x.x, x.y, x.weight, x.inverse); }
 OperationCost cost_of(const RmsNormBackward& x) { return pass(8, x.x, x.dy, x.dx, x.residual, x.weight); }
 OperationCost cost_of(const RmsNormWeightGradient& x) { return pass(3, x.x, x.dy, x.dweight); }
+OperationCost cost_of(const LayerNorm& x) { return pass(6, x.x, x.y, x.weight, x.bias); }
+OperationCost cost_of(const LayerNormBackward& x) { return pass(10, x.x, x.dy, x.dx, x.weight); }
+OperationCost cost_of(const LayerNormWeightGradient& x) { return pass(4, x.x, x.dy, x.dweight, x.dbias); }
 OperationCost cost_of(const Rotary& x) { return pass(3, x.x, x.y, x.cosine, x.sine); }
 OperationCost cost_of(const LatentHeads& x) { return pass(3, x.q, x.q, x.k, x.own, x.shared); }
 OperationCost cost_of(const LatentHeadsBackward& x) { return pass(4, x.dq, x.dq, x.dk, x.down, x.dshared); }
@@ -128,6 +143,25 @@ OperationCost cost_of(const DeltaRuleBackward& x) {
 }
 OperationCost cost_of(const SigmoidGate& x) { return pass(6, x.x, x.gate, x.y); }
 OperationCost cost_of(const SigmoidGateBackward& x) { return pass(8, x.x, x.gate, x.dy, x.dx, x.dgate); }
+OperationCost cost_of(const ChooseKeys& x) {
+  return {index_flops(x.indexer, pairs(x.indexer.q.rows(), x.length, 0)),
+          bytes_of(x.indexer.q, x.indexer.k, x.indexer.w, x.keys)};
+}
+OperationCost cost_of(const SparseAttention& x) {
+  const Attention& a = x.attention;
+  return {chosen_flops(x), bytes_of(a.q, a.k, a.v, a.out, a.lse, x.keys)};
+}
+OperationCost cost_of(const SparseAttentionBackward& x) {
+  const Attention& a = x.forward.attention;
+  return {2.5 * chosen_flops(x.forward),
+          bytes_of(a.q, a.k, a.v, a.out, a.lse, x.forward.keys, x.dout, x.dq, x.dk, x.dv)};
+}
+OperationCost cost_of(const IndexerLoss& x) {
+  const Attention& a = x.attention.attention;
+  const double chosen = chosen_pairs(x.attention);
+  return {3 * index_flops(x.indexer, chosen) + 2 * chosen * static_cast<double>(a.heads * a.dim),
+          bytes_of(x.indexer.q, x.indexer.k, x.indexer.w, a.q, a.k, x.attention.keys, x.dq, x.dk, x.dw, x.scratch)};
+}
 OperationCost cost_of(const Activation& x) { return pass(8, x.x, x.y, x.scale); }
 OperationCost cost_of(const ActivationBackward& x) { return pass(12, x.x, x.dy, x.dx, x.scale, x.dscale); }
 OperationCost cost_of(const Router& x) { return pass(6, x.logits, x.scores, x.weights, x.indices); }

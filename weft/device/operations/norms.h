@@ -1,4 +1,4 @@
-// RMS norm. The contracts that hold for every operation: weft/device/operations.h.
+// RMS norm and layer norm. The contracts that hold for every operation: weft/device/operations.h.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +28,22 @@ struct RmsNormWeightGradient {
   Tensor x, inverse, dy, dweight;
   std::int64_t groups = 1;
   Store store = Store::write;
+};
+
+// Layer norm of whole rows:  mean = mean(x), inverse = rsqrt(mean((x - mean)^2) + eps), y = (x - mean) inverse weight + bias
+// weight, bias: [columns]. mean, inverse: acc [rows], may be absent together.
+struct LayerNorm {
+  Tensor x, weight, bias, y, mean, inverse;
+  double eps = 1e-5;
+};
+// dx = gradient of x. dx may be dy's memory.
+struct LayerNormBackward {
+  Tensor x, weight, mean, inverse, dy, dx;
+};
+// dweight (+)= sum over rows of dy (x - mean) inverse;  dbias (+)= sum over rows of dy.
+struct LayerNormWeightGradient {
+  Tensor x, mean, inverse, dy, dweight, dbias;
+  Store weight_store = Store::write, bias_store = Store::write;
 };
 
 }  // namespace weft

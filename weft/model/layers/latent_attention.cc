@@ -1,13 +1,16 @@
-// `+`: y = x + W_o attention(q, k, v), whose queries, keys and values come out of low-rank latents.
+// `+`: y = x + W_o attention(q, k, v), whose queries, keys and values come out of low-rank latents. `D`: the same over
+// the keys that an indexer chooses (indexer.cc).
 //
 //   [a | c | s] = W_down norm(x)      a [T, q_rank], c [T, kv_rank], s [T, rotary_dim]
 //   q = W_q norm(a)                   per head [still | turning]; without a rank the first matrix makes q itself
 //   [n | v] = W_kv norm(c)            n: the heads' own parts of the keys
 //   k_h = [n_h | rope(s)]             the turning part is one for all heads
 // T tokens, H hidden, h heads. Matrices that read the same rows lie in one.
+#include <algorithm>
 #include <cmath>
 
 #include "weft/device/operations.h"
+#include "weft/model/layers/indexer.h"
 #include "weft/model/layers/layers.h"
 
 namespace weft {
@@ -119,9 +122,18 @@ void add_values(ModuleBuilder& b, const Sizes& s, Values& v) {
   v.dxn = b.scratch("d(xn)", compute, {T, H});
 }
 
+// Adds a part's uses to those of the piece it stands in, which may have some of them already.
+void add_uses(PieceCode& code, const PieceCode& part) {
+  for (const ValueUse& use : part.uses) {
+    const bool there = std::any_of(code.uses.begin(), code.uses.end(),
+                                   [&](const ValueUse& other) { return other.value == use.value; });
+    if (!there) code.uses.push_back(use);
+  }
+}
+
 }  // namespace
 
-ValueId add_latent_attention(ModuleBuilder& b, const LatentAttentionSpec& spec, ValueId x) {
+ValueId add_latent_attention(ModuleBuilder& b, const LatentAttentionSpec& spec, bool sparse, ValueId x) {
   const Sizes s = sizes_of(b, spec);
   const bool low_rank = s.q_rank > 0;
   Values v;
@@ -131,6 +143,10 @@ ValueId add_latent_attention(ModuleBuilder& b, const LatentAttentionSpec& spec, 
   add_values(b, s, v);
   const ValueId dx = b.gradient_of(x), dy = b.gradient_of(v.y);
   const RotaryStyle style = spec.rope.style;
+  IndexerParts indexer;
+  if (sparse)
+    indexer =
+        add_indexer(b, spec.indexer, v.xn, v.a_norm, v.rope, [v, s](const Run& r) { return attention_of(r, v, s); });
 
   Piece& p = b.piece("mix");
   PieceCode& f = p.forward;
@@ -150,6 +166,7 @@ ValueId add_latent_attention(ModuleBuilder& b, const LatentAttentionSpec& spec, 
                                  {v.a_norm, Access::write},
                                  {v.a_inverse, Access::write},
                                  {v.q, Access::write}});
+  if (sparse) add_uses(f, indexer.forward);
   f.run = [=](const Run& r) {
     const auto project = [&](const Tensor& in, ParameterValues w, const Tensor& out) {
       r.ops().matmul(r.stream(), {in, r[w.value], out, Transposed::no, Transposed::yes});
@@ -171,7 +188,12 @@ ValueId add_latent_attention(ModuleBuilder& b, const LatentAttentionSpec& spec, 
     heads.heads = s.heads, heads.still = s.still, heads.turning = s.turning;
     heads.length = s.length, heads.style = style;
     r.ops().latent_heads(r.stream(), heads);
-    r.ops().attention(r.stream(), attention);
+    if (sparse) {
+      indexer.forward.run(r);
+      r.ops().sparse_attention(r.stream(), {attention, r[indexer.keys]});
+    } else {
+      r.ops().attention(r.stream(), attention);
+    }
     Matmul out{r[v.context], r[v.w_out.value], r[v.y], Transposed::no, Transposed::yes};
     out.residual = r[v.x];
     r.ops().matmul(r.stream(), out);
@@ -193,6 +215,8 @@ ValueId add_latent_attention(ModuleBuilder& b, const LatentAttentionSpec& spec, 
                                  {v.dq, Access::write},
                                  {v.dlatent_q, Access::write},
                                  {v.q_norm.gradient, Access::add}});
+  if (sparse) g.uses.push_back({indexer.keys});
+  if (indexer.backward) add_uses(g, indexer.backward);
   g.run = [=](const Run& r) {
     const auto norm_back = [&](const Tensor& in, ParameterValues w, ValueId inverse, ValueId d, const Tensor& out,
                                const Tensor& residual) {
@@ -202,9 +226,16 @@ ValueId add_latent_attention(ModuleBuilder& b, const LatentAttentionSpec& spec, 
     const Tensor down = r[v.down], ddown = r[v.ddown], dkv = r[v.dkv];
     const Tensor dq = low_rank ? r[v.dq] : s.a(ddown);
     r.ops().matmul(r.stream(), {r[dy], r[v.w_out.value], r[v.dcontext]});
-    AttentionBackward backward{attention_of(r, v, s), r[v.dcontext], dq, r[v.dk], s.v(dkv)};
-    backward.scratch = r[v.delta];
-    r.ops().attention_backward(r.stream(), backward);
+    const Attention attention = attention_of(r, v, s);
+    if (sparse) {
+      r.ops().sparse_attention_backward(
+          r.stream(), {{attention, r[indexer.keys]}, r[v.dcontext], dq, r[v.dk], s.v(dkv), r[v.delta]});
+    } else {
+      AttentionBackward backward{attention, r[v.dcontext], dq, r[v.dk], s.v(dkv)};
+      backward.scratch = r[v.delta];
+      r.ops().attention_backward(r.stream(), backward);
+    }
+    if (indexer.backward) indexer.backward.run(r);
     LatentHeadsBackward heads{dq, r[v.dk], s.own(dkv), s.shared(ddown), r[v.rope.cosine], r[v.rope.sine]};
     heads.heads = s.heads, heads.still = s.still, heads.turning = s.turning;
     heads.length = s.length, heads.style = style;
@@ -223,6 +254,7 @@ ValueId add_latent_attention(ModuleBuilder& b, const LatentAttentionSpec& spec, 
   w.uses = {{dy}, {v.context}, {v.dkv}, {v.c_norm}, {v.ddown}, {v.xn}};
   for (ParameterValues made : {v.w_out, v.w_kv, v.w_down}) w.uses.push_back({made.gradient, Access::add});
   if (low_rank) w.uses.insert(w.uses.end(), {{v.dq}, {v.a_norm}, {v.w_q.gradient, Access::add}});
+  if (indexer.weight_gradient) add_uses(w, indexer.weight_gradient);
   w.run = [=](const Run& r) {
     const auto product = [&](ValueId d, ValueId in, ParameterValues made) {
       r.ops().matmul(r.stream(),
@@ -232,6 +264,7 @@ ValueId add_latent_attention(ModuleBuilder& b, const LatentAttentionSpec& spec, 
     product(v.dkv, v.c_norm, v.w_kv);
     if (low_rank) product(v.dq, v.a_norm, v.w_q);
     product(v.ddown, v.xn, v.w_down);
+    if (indexer.weight_gradient) indexer.weight_gradient.run(r);
   };
   return v.y;
 }

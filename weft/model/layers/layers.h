@@ -6,14 +6,15 @@
 
 namespace weft {
 
-ValueId add_embedding(ModuleBuilder& b);                                                     // embedding.cc
-ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x);               // `*`  attention.cc
-ValueId add_latent_attention(ModuleBuilder& b, const LatentAttentionSpec& spec, ValueId x);  // `+`  latent_attention.cc
-ValueId add_mamba(ModuleBuilder& b, const MambaSpec& spec, ValueId x);                       // `M`  mamba.cc
-ValueId add_delta_net(ModuleBuilder& b, const DeltaNetSpec& spec, ValueId x);                // `G`  delta_net.cc
-ValueId add_mlp(ModuleBuilder& b, const MlpSpec& spec, ValueId x);                           // `-`  mlp.cc
-ValueId add_experts(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x);                   // `E`  experts.cc
-ValueId add_final_norm(ModuleBuilder& b, ValueId x, int depth = 0);                          // head.cc
+ValueId add_embedding(ModuleBuilder& b);                                        // embedding.cc
+ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x);  // `*`  attention.cc
+// `+`, and with sparse `D`  latent_attention.cc
+ValueId add_latent_attention(ModuleBuilder& b, const LatentAttentionSpec& spec, bool sparse, ValueId x);
+ValueId add_mamba(ModuleBuilder& b, const MambaSpec& spec, ValueId x);         // `M`  mamba.cc
+ValueId add_delta_net(ModuleBuilder& b, const DeltaNetSpec& spec, ValueId x);  // `G`  delta_net.cc
+ValueId add_mlp(ModuleBuilder& b, const MlpSpec& spec, ValueId x);             // `-`  mlp.cc
+ValueId add_experts(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x);     // `E`  experts.cc
+ValueId add_final_norm(ModuleBuilder& b, ValueId x, int depth = 0);            // head.cc
 // Cross entropy of the next token, or of the one `depth` further on.
 void add_head(ModuleBuilder& b, ValueId x, ParameterValues weight, int depth = 0);  // head.cc
 // What goes into MTP depth `depth`; h: hidden state of the depth before, after its final norm.

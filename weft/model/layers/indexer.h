@@ -1,0 +1,20 @@
+// The indexer of sparse attention: which keys a query sees, and what it learns that from.
+#pragma once
+
+#include "weft/device/operations/attention.h"
+#include "weft/model/layers/layers.h"
+
+namespace weft {
+
+// Parts of the layer's piece. backward and weight_gradient are there where the indexer has a loss of its own; no
+// gradient leaves it.
+struct IndexerParts {
+  ValueId keys;  // i32 [T, K], K = min(topk, length)
+  PieceCode forward, backward, weight_gradient;
+};
+// xn [T, H]: the layer's input after its norm; q_latent [T, rank]: the queries' latent after its norm; rope: the tables
+// of the layer's rotary part; attention: what the layer computes over the keys.
+IndexerParts add_indexer(ModuleBuilder& b, const IndexerSpec& spec, ValueId xn, ValueId q_latent,
+                         const RotaryTables& rope, std::function<Attention(const Run&)> attention);
+
+}  // namespace weft

@@ -112,8 +112,11 @@ TEST(CheckRanks, a_circle_through_four_ranks) {
   ep_first.make("x").make("y").sum("ep", Lane::reduce, "x").sum("edp", Lane::reduce, "y");
   edp_first.make("x").make("y").sum("edp", Lane::reduce, "y").sum("ep", Lane::reduce, "x");
   EXPECT_TRUE(check_ranks(on_ranks({&ep_first.plan, &edp_first.plan}, {0, 0, 0, 0}, 2)).empty());
-  expect_fault(on_ranks({&ep_first.plan, &edp_first.plan}, {0, 1, 1, 0}, 2), {"none can go on"});
-  expect_fault(on_ranks({&ep_first.plan, &edp_first.plan}, {0, 0, 1, 1}, 2), {"none can go on"});
+  expect_fault(on_ranks({&ep_first.plan, &edp_first.plan}, {0, 1, 1, 0}, 2),
+               {"none can go on", "over 'ep' for rank 1", "over 'edp' for rank 3", "over 'ep' for rank 2",
+                "over 'edp' for rank 0"});
+  // Here 0 and 1 meet in ep, and then the others in edp.
+  EXPECT_TRUE(check_ranks(on_ranks({&ep_first.plan, &edp_first.plan}, {0, 0, 1, 1}, 2)).empty());
 }
 
 TEST(CheckRanks, a_rank_that_calls_less_often) {

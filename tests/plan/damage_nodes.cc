@@ -40,19 +40,27 @@ bool contributions_swapped(const GoodPlan& good, Dice& dice, Damage& d) {
   d.says = {"is counted twice"};
   return true;
 }
-bool contribution_of_other_micro_batch(const GoodPlan& good, Dice& dice, Damage& d) {
-  const std::vector<At> adds = find_uses(good.plan, [&](const Node& node, const BufferUse& use) {
-    return use.access == Access::add && node.micro_batch > 0 && good.plan.buffers[use.buffer.index()].micro_batch < 0;
+bool micro_batches_swapped(const GoodPlan& good, Dice& dice, Damage& d) {
+  // Two micro-batches of a piece change places, with the numbers of what they add: numbers are in order, and the sum is
+  // another one.
+  const Plan& plan = good.plan;
+  const std::vector<At> adds = find_uses(plan, [&](const Node& node, const BufferUse& use) {
+    return use.access == Access::add && node.micro_batch > 0 && plan.buffers[use.buffer.index()].micro_batch < 0;
   });
   if (adds.empty()) return false;
   const At at = any(adds, dice);
-  const BufferUse own = use_at(good.plan, at);
-  const At other = find_uses(good.plan, [&](const Node& node, const BufferUse& use) {
-                     return use.buffer == own.buffer && use.access == Access::add && node.micro_batch == 0;
-                   }).front();
-  std::swap(change_use(d.plan, at).contribution, change_use(d.plan, other).contribution);
-  d.names = {name(good.plan, at.node)};
-  d.says = {"belongs to micro-batch"};
+  const Node& own = plan.nodes[at.node];
+  const std::size_t other =
+      find_nodes(plan, [&](const Node& node) {
+        return node.piece == own.piece && node.phase == own.phase && node.micro_batch == own.micro_batch - 1;
+      }).front();
+  for (std::size_t u = 0; u < size(own.uses); ++u) {
+    BufferUse &a = change_use(d.plan, {at.node, u}), &b = change_use(d.plan, {other, u});
+    if (a.buffer == b.buffer) std::swap(a.contribution, b.contribution);
+  }
+  std::swap(d.plan.nodes[at.node], d.plan.nodes[other]);
+  d.names = {name(plan, at.node), name(plan, other), plan.name_of(use_at(plan, at).buffer)};
+  d.says = {"gets the contribution of micro-batch"};
   return true;
 }
 bool contribution_missing(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -153,7 +161,7 @@ std::vector<DamageKind> of_nodes() {
       {"node missing", node_missing, 60},
       {"node twice", node_twice, 60},
       {"contributions swapped", contributions_swapped, 40},
-      {"contribution of another micro-batch", contribution_of_other_micro_batch, 40},
+      {"micro-batches swapped", micro_batches_swapped, 40},
       {"contribution missing", contribution_missing, 60},
       {"read too early", read_too_early, 60},
       {"read between contributions", read_between_contributions, 40},

@@ -8,22 +8,31 @@ namespace weft {
 
 namespace {
 
-std::string random_pattern(Dice& dice) {
+// Items of a part; all its attention is of one kind.
+std::string random_items(Dice& dice, int most, bool segments) {
+  const char attention = dice.of({'*', '*', '+'});
   std::string pattern;
-  const int items = dice.between(1, 5);
+  const int items = dice.between(1, most);
   for (int i = 0; i < items; ++i) {
-    if (i > 0 && dice.below(8) == 0) pattern += '|';
+    if (segments && i > 0 && dice.below(8) == 0) pattern += '|';
     if (dice.below(3) == 0) {
       pattern += '[';
       const int symbols = dice.between(1, 2);
-      for (int s = 0; s < symbols; ++s) pattern += dice.of({'*', '-'});
-      pattern += dice.of({'E', 'E', '-', '*'});
+      for (int s = 0; s < symbols; ++s) pattern += dice.of({attention, '-'});
+      pattern += dice.of({'E', 'E', '-', attention});
       pattern += ']';
     } else {
-      pattern += dice.of({'*', '-', 'E', 'E'});
+      pattern += dice.of({attention, '-', 'E', 'E'});
     }
   }
   return pattern;
+}
+
+std::string random_pattern(Dice& dice) {
+  std::string pattern = random_items(dice, 5, true);
+  if (dice.below(5) > 0) return pattern;
+  const std::string mtp = "/" + random_items(dice, 2, false);
+  return pattern + mtp + (dice.yes() ? mtp : "");
 }
 
 }  // namespace
@@ -63,6 +72,7 @@ std::string RandomCase::text() const {
 
 Module module_of(const RandomCase& c, std::int64_t expert_rank) {
   ModelConfig config = small_config(c.pattern);
+  config.latent_attention = {.heads = 2, .q_rank = 5, .kv_rank = 6, .head_dim = 4, .rotary_dim = 2, .value_dim = 3};
   config.experts.experts = c.experts;
   config.experts.router.k = c.k;
   config.experts.shared_ffn = c.shared ? 4 : 0;

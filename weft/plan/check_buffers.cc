@@ -19,7 +19,8 @@ struct BufferState {
 
 class Walk {
  public:
-  Walk(const Plan& plan, FaultList& faults) : plan_(plan), faults_(faults), states_(plan.buffers.size()) {
+  Walk(const Plan& plan, FaultList& faults)
+      : plan_(plan), faults_(faults), states_(plan.buffers.size()), last_of_(plan.pieces.size() * phase_count) {
     for (std::size_t i = 0; i < states_.size(); ++i) {
       states_[i].storage = plan.value_of(buffer_id(i)).storage;
       states_[i].written = given(states_[i].storage);
@@ -31,7 +32,7 @@ class Walk {
       if (node.micro_batch >= 0) continue;
       for (const BufferUse& use : plan.uses_of(node))
         if (use.access == Access::write && states_[use.buffer.index()].storage == Storage::step)
-          step_writers_[use.buffer].emplace(rank_of(node), node_id(i));
+          step_writers_[use.buffer].emplace(place_of(node), node_id(i));
     }
   }
 
@@ -58,7 +59,7 @@ class Walk {
       if (own.micro_batch >= 0 && buffer.micro_batch >= 0 && own.micro_batch != buffer.micro_batch &&
           !plan_.value_of(use.buffer).running)
         faults_.add({self}, fmt::format("{} belongs to another micro-batch than its user", name(use.buffer)));
-      if (state.storage == Storage::step) check_step_value(self, use, buffer, state);
+      if (state.storage == Storage::step) check_step_value(self, use, state);
       if (state.storage == Storage::scratch) check_scratch(self, use, state);
       if (use.access == Access::read) {
         read(self, use, buffer, state);
@@ -70,6 +71,7 @@ class Walk {
         write(self, use, buffer, state);
       }
     }
+    last_of_[place_of(own)] = self;
   }
 
   void read(NodeId self, const BufferUse& use, const Buffer& buffer, BufferState& state) {
@@ -80,7 +82,7 @@ class Walk {
     if (!state.written) {
       faults_.add({self}, fmt::format("{} is read before it is written", name(use.buffer)));
       state.written = true;  // say it once
-    } else if (state.contributions < buffer.contributions && (state.storage != Storage::step || once)) {
+    } else if (state.contributions < buffer.contributions) {
       faults_.add({self, state.writer}, fmt::format("{} is read after {} of its {} contributions", name(use.buffer),
                                                     state.contributions, buffer.contributions));
     } else if (once && !state.reducer.valid() && plan_.value_of(use.buffer).summed_over_ranks) {
@@ -137,55 +139,49 @@ class Walk {
     if (state.reducer.valid())
       faults_.add({self, state.reducer},
                   fmt::format("{} gets contribution {} after it is reduced", name(use.buffer), number));
-    if (state.read && state.contributions > 0 && state.storage != Storage::step)
+    if (state.read && state.contributions > 0)
       faults_.add({self, state.reader}, fmt::format("{} is read before contribution {}", name(use.buffer), number));
     if (number >= buffer.contributions) {
       faults_.add({self}, fmt::format("{} gets contribution {} but expects {}", name(use.buffer), number,
                                       buffer.contributions));
-    } else if (buffer.micro_batch < 0 && node(self).micro_batch >= 0) {
-      // Numbers are fixed by micro-batch, whatever the order: that is what keeps sums the same.
-      const std::int32_t each = buffer.contributions / plan_.micro_batches;
-      if (each > 0 && number / each != node(self).micro_batch)
-        faults_.add({self}, fmt::format("contribution {} of {} belongs to micro-batch {}", number, name(use.buffer),
-                                        number / each));
+    } else if (const NodeId before = last_of_[place_of(node(self))]; before.valid() && before != self) {
+      // The micro-batches add in their order, whatever the order of nodes: that is what keeps sums the same.
+      if (buffer.micro_batch < 0 && node(before).micro_batch > node(self).micro_batch)
+        faults_.add({self, before}, fmt::format("{} gets the contribution of micro-batch {} after that of {}",
+                                                name(use.buffer), node(self).micro_batch, node(before).micro_batch));
     }
     state.contributions = std::max(state.contributions, number + 1);
     state.written = true;
     state.writer = self;
   }
 
-  // A place among the pieces that run once a step, in the order in which they are declared.
-  static std::int32_t rank_of(const Node& node) {
-    return node.piece.value * phase_count + static_cast<std::int32_t>(node.phase);
+  // A place among all pieces and phases, in the order in which they are declared.
+  static std::size_t place_of(const Node& node) {
+    return node.piece.index() * phase_count + static_cast<std::size_t>(node.phase);
   }
 
   // Step values pass from node to node in the order in which their pieces are declared: contributions, reduction, norm,
-  // clip, updates. Nodes of a micro-batch read what the host gave, or a sum over the micro-batches up to theirs.
-  void check_step_value(NodeId self, const BufferUse& use, const Buffer& buffer, const BufferState& state) {
+  // clip, updates. Nodes of a micro-batch read what the host gave.
+  void check_step_value(NodeId self, const BufferUse& use, const BufferState& state) {
     if (use.access == Access::add) return;
     const Node& own = node(self);
     const bool changed = state.writer.valid() && node(state.writer).micro_batch < 0;
     if (own.micro_batch >= 0) {
       if (changed)
         faults_.add({self, state.writer}, fmt::format("{} is read after the step has changed it", name(use.buffer)));
-      const std::int32_t each = buffer.contributions / plan_.micro_batches;
-      const std::int32_t from = each * own.micro_batch;
-      if (state.contributions < from || state.contributions > from + each)
-        faults_.add({self, state.writer}, fmt::format("{} is a running sum and is read after {} contributions, not {}",
-                                                      name(use.buffer), state.contributions, from + each));
       return;
     }
     const auto writers = step_writers_.find(use.buffer);
     if (writers == step_writers_.end()) return;
-    const std::int32_t rank = rank_of(own), last = changed ? rank_of(node(state.writer)) : -1;
-    if (last > rank) {
+    const std::size_t place = place_of(own);
+    if (changed && place_of(node(state.writer)) > place) {
       faults_.add({self, state.writer},
                   fmt::format("{} is used after a node that comes behind this one wrote it", name(use.buffer)));
       return;
     }
-    const auto behind = writers->second.lower_bound(rank);
+    const auto behind = writers->second.lower_bound(place);
     if (behind == writers->second.begin()) return;
-    if (const auto& [expected, writer] = *std::prev(behind); last < expected)
+    if (const auto& [expected, writer] = *std::prev(behind); !changed || place_of(node(state.writer)) < expected)
       faults_.add({self, writer}, fmt::format("{} is used before the step has computed it", name(use.buffer)));
   }
 
@@ -230,7 +226,8 @@ class Walk {
   const Plan& plan_;
   FaultList& faults_;
   std::vector<BufferState> states_;
-  std::map<BufferId, std::map<std::int32_t, NodeId>> step_writers_;  // nodes that run once a step, by rank_of
+  std::map<BufferId, std::map<std::size_t, NodeId>> step_writers_;  // nodes that run once a step, by place_of
+  std::vector<NodeId> last_of_;                                     // of each piece and phase, by place_of
   bool has_updates_ = false, evaluates_ = false;
 };
 

@@ -1,5 +1,6 @@
 // What holds for every node by itself, and which nodes there are.
 #include <algorithm>
+#include <string_view>
 
 #include "weft/plan/faults.h"
 #include "weft/plan/timeline.h"
@@ -12,26 +13,54 @@ bool in_range(std::int32_t first, std::int32_t count, std::size_t size) {
   return first >= 0 && count >= 0 && static_cast<std::size_t>(first) + static_cast<std::size_t>(count) <= size;
 }
 
-// In every micro-batch: the layers, then the final norm, then the head, which reads what the norm wrote.
-void check_final_norm(const Plan& plan, FaultList& faults) {
-  enum class Part : std::uint8_t { other, layer, norm, head };
-  std::vector<Part> parts;
-  for (const PieceInfo& piece : plan.pieces)
-    parts.push_back(piece.layer == "final_norm"        ? Part::norm
-                    : piece.layer == "head"            ? Part::head
-                    : piece.layer.starts_with("main.") ? Part::layer
-                                                       : Part::other);
-  if (std::find(parts.begin(), parts.end(), Part::norm) == parts.end()) return;
-  std::vector<NodeId> norms(static_cast<std::size_t>(plan.micro_batches));
+// Where a piece stands around a final norm: of the main part (0) or of an MTP depth.
+struct Standing {
+  enum class Part : std::uint8_t { other, layer, norm, head } part = Part::other;
+  int depth = 0;
+};
+
+Standing standing_of(std::string_view layer) {
+  using Part = Standing::Part;
+  Standing s;
+  if (layer.starts_with("main.")) return {Part::layer, 0};
+  if (layer.starts_with("mtp")) {
+    layer.remove_prefix(3);
+    while (!layer.empty() && layer.front() >= '0' && layer.front() <= '9') {
+      s.depth = 10 * s.depth + (layer.front() - '0');
+      layer.remove_prefix(1);
+    }
+    if (!layer.starts_with('.')) return {};
+    layer.remove_prefix(1);
+    s.part = Part::layer;
+  }
+  if (layer == "final_norm") s.part = Part::norm;
+  if (layer == "head") s.part = Part::head;
+  return s;
+}
+
+// In every micro-batch, of the main part and of every MTP depth: the layers, then their final norm, then their head,
+// which reads what that norm wrote.
+void check_final_norms(const Plan& plan, FaultList& faults) {
+  using Part = Standing::Part;
+  std::vector<Standing> standings;
+  int depths = 0;
+  for (const PieceInfo& piece : plan.pieces) {
+    standings.push_back(standing_of(piece.layer));
+    depths = std::max(depths, standings.back().depth + 1);
+  }
+  if (std::none_of(standings.begin(), standings.end(), [](const Standing& s) { return s.part == Part::norm; })) return;
+  std::vector<NodeId> norms(static_cast<std::size_t>(plan.micro_batches * depths));
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
     const Node& node = plan.nodes[i];
     if ((node.phase != Phase::forward && node.phase != Phase::evaluate) || node.micro_batch < 0) continue;
-    const Part part = parts[node.piece.index()];
-    NodeId& norm = norms[static_cast<std::size_t>(node.micro_batch)];
-    if (part == Part::norm) norm = node_id(i);
-    if (part == Part::layer && norm.valid())
-      faults.add({node_id(i), norm}, "a layer of the main part runs after the final norm");
-    if (part != Part::head) continue;
+    const Standing standing = standings[node.piece.index()];
+    NodeId& norm = norms[static_cast<std::size_t>(node.micro_batch * depths + standing.depth)];
+    if (standing.part == Part::norm) norm = node_id(i);
+    if (standing.part == Part::layer && norm.valid())
+      faults.add({node_id(i), norm},
+                 fmt::format("a layer of {} runs after the final norm",
+                             standing.depth == 0 ? "the main part" : fmt::format("MTP depth {}", standing.depth)));
+    if (standing.part != Part::head) continue;
     if (!norm.valid()) {
       faults.add({node_id(i)}, "the head runs before the final norm");
       continue;
@@ -115,7 +144,7 @@ void check_nodes(const Plan& plan, FaultList& faults) {
         faults.add({}, fmt::format("{} is missing", plan.name_of(missing)));
       }
     }
-  check_final_norm(plan, faults);
+  check_final_norms(plan, faults);
 }
 
 void check_collectives(const Plan& plan, FaultList& faults) {

@@ -88,14 +88,21 @@ class Expansion {
     if (made.kind == ValueKind::before)
       return first == 0 ? buffer_of(made.initial, micro_batch) : buffer_of(made.running, first - options_.block);
     if (made.kind == ValueKind::running) micro_batch = first;
-    const bool own = of_micro_batch(plan_.values[value.index()].storage);
-    BufferId& id = own ? of_micro_batch_[static_cast<std::size_t>(micro_batch) * module_.values.size() + value.index()]
-                       : of_step_[value.index()];
+    BufferId& id = slot_of(value, micro_batch);
     if (!id.valid()) {
       id = BufferId(std::ssize(plan_.buffers));
-      plan_.buffers.push_back({value, own ? micro_batch : -1, 0});
+      plan_.buffers.push_back({value, in_micro_batch(value, micro_batch) ? micro_batch : -1, 0});
     }
     return id;
+  }
+  // Updates may have scratch too.
+  bool in_micro_batch(ValueId value, int micro_batch) const {
+    return micro_batch >= 0 && of_micro_batch(plan_.values[value.index()].storage);
+  }
+  BufferId& slot_of(ValueId value, int micro_batch) {
+    return in_micro_batch(value, micro_batch)
+               ? of_micro_batch_[static_cast<std::size_t>(micro_batch) * module_.values.size() + value.index()]
+               : of_step_[value.index()];
   }
 
   void add_node(std::size_t index, const Piece& piece, Phase phase, int micro_batch) {
@@ -108,6 +115,8 @@ class Expansion {
     node.micro_batch = micro_batch;
     node.first_use = static_cast<std::int32_t>(plan_.uses.size());
     node.uses = static_cast<std::int32_t>(code.uses.size());
+    for (const ValueUse& use : code.uses)  // scratch lives within one node: every node has its own
+      if (plan_.values[use.value.index()].storage == Storage::scratch) slot_of(use.value, micro_batch) = {};
     for (const ValueUse& use : code.uses) {
       BufferUse made{buffer_of(use.value, micro_batch), use.access, -1};
       if (use.access == Access::add) made.contribution = plan_.buffers[made.buffer.index()].contributions++;

@@ -2,9 +2,9 @@
 //
 // Contract. Makes one node for every (pass, piece, phase the piece has): forward in the order of the pieces; backward
 // in reverse, each piece's weight gradient right behind its backward; then the module's updates, once. Makes one buffer
-// for every value of a micro-batch (or of a block of them, or of the step) that a node uses. Numbers contributions: the
-// `add`s to a buffer in the order of the nodes made here. Later passes may reorder nodes and insert others; they never
-// renumber.
+// for every value of a micro-batch (or of a block of them, or of the step) that a node uses; scratch is every node's own.
+// Numbers contributions: the `add`s to a buffer in the order of the nodes made here. Later passes may reorder nodes and
+// insert others; they never renumber.
 #pragma once
 
 #include "weft/model/module.h"

@@ -35,7 +35,7 @@ double relative(const std::vector<double>& ours, const std::vector<double>& thei
     difference += (ours[i] - theirs[i]) * (ours[i] - theirs[i]);
     norm += theirs[i] * theirs[i];
   }
-  return std::sqrt(difference) / std::sqrt(norm);
+  return difference == 0 ? 0 : std::sqrt(difference) / std::sqrt(norm);
 }
 
 class CudaGolden : public testing::TestWithParam<std::string> {
@@ -57,6 +57,9 @@ TEST_P(CudaGolden, LossLogitsAndEveryGradientInF32) {
   const Json expected = read_json(golden(GetParam()) / "golden.json");
   EXPECT_NEAR(result.loss / expected["loss"].get<double>(), 1, 1e-5);
   EXPECT_NEAR(result.gradient_norm / expected["grad_norm"].get<double>(), 1, 1e-3);
+  ASSERT_EQ(result.mtp_losses.size(), expected.contains("mtp_losses") ? expected["mtp_losses"].size() : 0);
+  for (std::size_t d = 0; d < result.mtp_losses.size(); ++d)
+    EXPECT_NEAR(result.mtp_losses[d] / expected["mtp_losses"][d].get<double>(), 1, 1e-5) << "depth " << d + 1;
   const SafetensorsFile ours(o.out), theirs(o.tokens);
   double worst = 0;
   for (const TensorEntry& entry : theirs.entries()) {
@@ -88,7 +91,8 @@ TEST_P(CudaGolden, TrajectoryOfSixSteps) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, CudaGolden,
-                         testing::Values("llama", "llama_b", "mixtral", "mixtral_b", "qwen3_moe", "qwen3_moe_b"),
+                         testing::Values("llama", "llama_b", "mixtral", "mixtral_b", "qwen3_moe", "qwen3_moe_b",
+                                         "gpt_oss", "deepseek_v3", "deepseek_v3_b", "deepseek_v3_mtp"),
                          [](const auto& tested) { return tested.param; });
 
 // A small model of attention, experts and MLP, six steps of two micro-batches.

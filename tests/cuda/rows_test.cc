@@ -1,5 +1,6 @@
 // Router, sorting rows by expert, moving rows, the embedding, sums, conversions.
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -125,6 +126,109 @@ TEST_F(RowOperations, GatherSumAndEmbedding) {
         });
         for (const HostTensor* t : {&y, &part, &embedded}) expect_same(*t);
         for (const HostTensor* t : {&sum, &wide, &gradient, &written}) expect(*t, 45);
+      }
+}
+
+TEST_F(RowOperations, Shift) {
+  const HostTensor x = random_integers({24}, 1000, "x"), y(DType::i32, {24}), z = y;
+  const HostTensor boundaries =
+      HostTensor::integers({0, 0, 0, 3, 3, 3, 3, 3, 3, 9, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 20, 20, 20, 20});
+  run([&](const Operations& ops, Stream& stream, const At& at) {
+    ops.shift(stream, {at(x), at(y), {}, 2, -1, 8});
+    ops.shift(stream, {at(x), at(z), at(boundaries), 1, 7, 0});
+  });
+  expect_same(y);
+  expect_same(z);
+}
+
+TEST_F(RowOperations, GroupedBias) {
+  for (DType type : model_types)
+    for (DType bias_type : {type, DType::f32})
+      for (std::int64_t columns : {1, 40, 300}) {
+        const HostTensor counts = HostTensor::integers({3, 0, 1, 70}),
+                         offsets = HostTensor::integers({0, 8, 8, 16, 88});
+        const HostTensor y = HostTensor::normal(type, {90, columns}, "y", 1, columns + 3);
+        const HostTensor dy = HostTensor::normal(type, {90, columns}, "dy");
+        const HostTensor bias = HostTensor::normal(bias_type, {4, columns}, "bias");
+        const HostTensor scale = HostTensor::normal(DType::f32, {90}, "scale"),
+                         dscale = HostTensor::normal(DType::f32, {90}, "ds");
+        const HostTensor dbias = HostTensor::normal(DType::f32, {4, columns}, "db"), written = dbias;
+        run([&](const Operations& ops, Stream& stream, const At& at) {
+          const Groups groups{at(counts), at(offsets)};
+          ops.grouped_bias(stream, {at(y), at(bias), at(scale), groups});
+          ops.grouped_bias_gradient(stream, {at(dy), at(scale), at(dbias), groups, Store::add});
+          ops.grouped_bias_gradient(stream, {at(dy), at(scale), at(written), groups, Store::write});
+          ops.grouped_bias_scale_gradient(stream, {at(dy), at(bias), at(dscale), groups});
+        });
+        expect(y, 3);
+        for (const HostTensor* t : {&dbias, &written})
+          expect(*t, 70, std::vector<double>(static_cast<std::size_t>(4 * columns), 300));
+        expect(dscale, columns, std::vector<double>(90, 4.0 * static_cast<double>(columns)));
+      }
+}
+
+TEST_F(RowOperations, BalanceOfExperts) {
+  using Score = RouterSpec::Score;
+  for (Score score : {Score::softmax, Score::sigmoid})
+    for (std::int64_t experts : {3, 64, 130})
+      for (std::int64_t sequences : {1, 4}) {
+        SCOPED_TRACE(fmt::format("{} experts, {} sequences", experts, sequences));
+        const std::int64_t tokens = 48, k = 2;
+        const HostTensor logits = HostTensor::normal(DType::f32, {tokens, experts}, "logits", 2);
+        HostTensor scores(DType::f32, {tokens, experts});
+        for (std::int64_t i = 0; i < scores.elements(); ++i) scores.set(i, 1 / (1 + std::exp(-logits.at(i))));
+        const HostTensor indices = random_integers({tokens, k}, experts, "indices", 7);
+        const HostTensor weights = HostTensor::normal(DType::f32, {tokens, k}, "weights");
+        const HostTensor counts(DType::f64, {sequences, experts}), chosen(DType::f32, {sequences, experts});
+        HostTensor before(DType::f64, {sequences, experts});
+        before.fill(2);
+        const HostTensor dlogits = HostTensor::normal(DType::f32, {tokens, experts}, "d");
+        const HostTensor balance = HostTensor::of(DType::f64, {1}, {0.5}), z = balance, scale = balance;
+        const HostTensor kept(DType::i32, {tokens, k}), earliest = kept;
+        HostTensor bias = HostTensor::normal(DType::f32, {experts}, "bias"), sums(DType::f64, {experts}),
+                   values(DType::f64, {StepValues::count});
+        for (std::int64_t e = 0; e < experts; ++e) sums.set(e, static_cast<double>(e * 7 % 5));
+        values.set(StepValues::finite, 1);
+        run([&](const Operations& ops, Stream& stream, const At& at) {
+          ops.count_experts(stream, {at(indices), {}, at(counts), at(before), k, sequences});
+          ops.count_experts(stream, {{}, at(scores), at(chosen), {}, k, sequences, Store::add});
+          BalanceLosses losses{score,       at(scores), at(logits), at(counts), at(scale), at(dlogits),
+                               at(balance), at(z),      sequences,  0.3,        0.2};
+          losses.store = Store::add;
+          ops.balance_losses(stream, losses);
+          ops.drop_choices(stream,
+                           {DropChoices::Policy::probabilities, at(indices), at(weights), at(kept), experts, 5});
+          ops.drop_choices(stream, {DropChoices::Policy::position, at(indices), at(weights), at(earliest), experts, 3});
+          ops.update_expert_bias(stream, {at(bias), at(sums), at(values), 1e-2});
+        });
+        for (const HostTensor* t : {&counts, &chosen, &kept, &earliest}) expect_same(*t);
+        for (const HostTensor* t : {&dlogits, &bias}) expect(*t, experts + 30);
+        for (const HostTensor* t : {&balance, &z}) EXPECT_NEAR(got(*t).at(0) / want(*t)[0], 1, 1e-5);
+      }
+}
+
+TEST_F(RowOperations, LatentHeads) {
+  for (DType type : model_types)
+    for (RotaryStyle style : {RotaryStyle::half_split, RotaryStyle::interleaved})
+      for (std::int64_t still : {0, 10}) {
+        const std::int64_t heads = 3, turning = 8, tokens = 14, width = still + turning;
+        const HostTensor q = HostTensor::normal(type, {tokens, heads * width}, "q", 1, heads * width + 4), dq = q;
+        const HostTensor own = still > 0 ? HostTensor::normal(type, {tokens, heads * still}, "own") : HostTensor();
+        const HostTensor down = still > 0 ? HostTensor(type, {tokens, heads * still}) : HostTensor();
+        const HostTensor shared = HostTensor::normal(type, {tokens, turning}, "shared", 1, turning + 5),
+                         dshared(type, {tokens, turning});
+        const HostTensor k(type, {tokens, heads * width}), dk = HostTensor::normal(type, {tokens, heads * width}, "dk");
+        const HostTensor cosine = HostTensor::normal(DType::f32, {7, turning / 2}, "cos"),
+                         sine = HostTensor::normal(DType::f32, {7, turning / 2}, "sin");
+        run([&](const Operations& ops, Stream& stream, const At& at) {
+          ops.latent_heads(
+              stream, {at(q), at(own), at(shared), at(k), at(cosine), at(sine), {}, heads, still, turning, 7, style});
+          ops.latent_heads_backward(
+              stream,
+              {at(dq), at(dk), at(down), at(dshared), at(cosine), at(sine), {}, heads, still, turning, 7, style});
+        });
+        for (const HostTensor* t : {&q, &k, &dq, &dshared}) expect(*t, 8);
+        if (still > 0) expect_same(down);
       }
 }
 

@@ -83,6 +83,20 @@ struct Embed {
   }
 };
 
+struct ShiftTokens {
+  const std::int32_t *x, *boundaries;
+  std::int32_t* y;
+  std::int64_t tokens, by;
+  int length;
+  std::int32_t fill;
+  __device__ void operator()(std::int64_t, std::int64_t t) const {
+    const std::int64_t from = t + by;
+    const bool together =
+        from < tokens && (boundaries != nullptr ? boundaries[from] == boundaries[t] : from / length == t / length);
+    y[t] = together ? x[from] : fill;
+  }
+};
+
 }  // namespace
 
 void gather_rows(Stream& stream, const GatherRows& op) {
@@ -151,6 +165,25 @@ void embedding(Stream& stream, const Embedding& op) {
           rows, columns / V);
     });
   });
+}
+
+void shift(Stream& stream, const Shift& op) {
+  constexpr const char* name = "shift";
+  const std::int64_t tokens = op.x.shape.elements();
+  require(op.x.dtype == DType::i32 && op.y.dtype == DType::i32 && op.y.shape.elements() == tokens, name,
+          "x and y are not i32 [T]");
+  require(op.by >= 0, name, "it shifts towards the beginning only");
+  require(op.boundaries.given() ? op.boundaries.dtype == DType::i32 && op.boundaries.shape.elements() == tokens
+                                : op.length > 0 && tokens % op.length == 0,
+          name, "boundaries is not i32 [T], or T is not a multiple of length");
+  const ShiftTokens tokens_of{op.x.as<std::int32_t>(),
+                              optional<const std::int32_t>(op.boundaries),
+                              op.y.as<std::int32_t>(),
+                              tokens,
+                              op.by,
+                              static_cast<int>(op.length),
+                              op.fill};
+  launch_over_rows(name, cuda_stream(stream), tokens_of, 1, tokens);
 }
 
 }  // namespace weft::cuda

@@ -98,8 +98,16 @@ struct PartTerm {
   }
 };
 
-template <class T, class Y>
-__global__ void sum_groups(Element<T> x, std::int64_t columns, const std::int32_t* counts, const std::int32_t* offsets,
+// Of a bias's gradient, where rows carry a weight.
+template <class T>
+struct ScaledElement {
+  Rows<const T> x;
+  const float* scale;
+  __device__ float operator()(std::int64_t r, std::int64_t c) const { return scale[r] * widen(x[r][c]); }
+};
+
+template <class F, class Y>
+__global__ void sum_groups(F x, std::int64_t columns, const std::int32_t* counts, const std::int32_t* offsets,
                            Rows<Y> y, bool add) {
   const std::int64_t c = blockIdx.x * static_cast<std::int64_t>(width) + threadIdx.x;
   const std::int64_t begin = offsets[blockIdx.y], end = begin + counts[blockIdx.y];
@@ -123,22 +131,45 @@ void column_sum(Stream& stream, const ColumnSum& op) {
   });
 }
 
+namespace {
+
+// y [G, n] (+)= the sum of f over the rows of each group. x: what f reads.
+template <class Y, class F>
+void sum_each_group(const char* name, CudaStream& stream, const F& f, const Tensor& x, const Groups& groups,
+                    const Tensor& y, Store store) {
+  const std::int64_t count = y.rows(), columns = columns_of(y);
+  require(groups.counts.shape.elements() == count && groups.counts.dtype == DType::i32 &&
+              groups.offsets.dtype == DType::i32 && count < 65536,
+          name, "counts or offsets do not fit the groups");
+  require(x.rows() == 0 || columns_of(x) == columns, name, "rows and sums differ in columns");
+  if (count == 0 || columns == 0) return;
+  const dim3 grid(static_cast<unsigned>(divide_up(columns, width)), static_cast<unsigned>(count));
+  sum_groups<F, Y><<<grid, dim3(width, lanes), 0, stream.handle()>>>(f, columns, groups.counts.as<std::int32_t>(),
+                                                                     groups.offsets.as<std::int32_t>(), rows_of<Y>(y),
+                                                                     store == Store::add);
+  launched(name);
+}
+
+}  // namespace
+
 void grouped_column_sum(Stream& stream, const GroupedColumnSum& op) {
   constexpr const char* name = "grouped_column_sum";
-  const std::int64_t groups = op.y.rows(), columns = columns_of(op.y);
-  require(op.groups.counts.shape.elements() == groups && op.groups.counts.dtype == DType::i32 &&
-              op.groups.offsets.dtype == DType::i32,
-          name, "counts or offsets do not fit y's groups");
-  require(op.x.rows() == 0 || columns_of(op.x) == columns, name, "y does not have x's columns");
-  if (groups == 0 || columns == 0) return;
   with_storage_and(name, op.x.dtype, op.y.dtype, [&](auto t, auto u) {
     using T = typename decltype(t)::type;
-    using Y = typename decltype(u)::type;
-    const dim3 grid(static_cast<unsigned>(divide_up(columns, width)), static_cast<unsigned>(groups));
-    sum_groups<T, Y><<<grid, dim3(width, lanes), 0, cuda_stream(stream).handle()>>>(
-        Element<T>{rows_of<const T>(op.x)}, columns, op.groups.counts.as<std::int32_t>(),
-        op.groups.offsets.as<std::int32_t>(), rows_of<Y>(op.y), op.store == Store::add);
-    launched(name);
+    sum_each_group<typename decltype(u)::type>(name, cuda_stream(stream), Element<T>{rows_of<const T>(op.x)}, op.x,
+                                               op.groups, op.y, op.store);
+  });
+}
+
+void grouped_bias_gradient(Stream& stream, const GroupedBiasGradient& op) {
+  constexpr const char* name = "grouped_bias_gradient";
+  require(op.scale.dtype == DType::f32 && op.scale.shape.elements() == op.dy.rows(), name,
+          "there is not one f32 scale a row");
+  with_storage_and(name, op.dy.dtype, op.dbias.dtype, [&](auto t, auto u) {
+    using T = typename decltype(t)::type;
+    sum_each_group<typename decltype(u)::type>(name, cuda_stream(stream),
+                                               ScaledElement<T>{rows_of<const T>(op.dy), op.scale.as<float>()}, op.dy,
+                                               op.groups, op.dbias, op.store);
   });
 }
 

@@ -16,7 +16,7 @@ function(weft_headers variable option package version hash folder file)
     file(WRITE ${cache}/requirements.txt "${package}==${version} --hash=sha256:${hash}\n")
     # One wheel for all versions of Python: only its headers matter.
     execute_process(
-      COMMAND ${Python3_EXECUTABLE} -m pip download --quiet --no-deps --only-binary :all: --python-version 311
+      COMMAND ${Python3_EXECUTABLE} -m pip download --quiet --retries 1 --timeout 20 --no-deps --only-binary :all: --python-version 311
               --implementation cp --abi cp311 --abi none --platform manylinux_2_28_x86_64 --platform any
               --require-hashes -r ${cache}/requirements.txt -d ${cache}
       RESULT_VARIABLE failed OUTPUT_QUIET ERROR_VARIABLE why)

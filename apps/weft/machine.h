@@ -3,10 +3,8 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "weft/device/device.h"
-#include "weft/device/operations.h"
 #include "weft/plan/estimate.h"
 
 namespace weft {
@@ -15,7 +13,5 @@ int cores();
 std::unique_ptr<Device> make_device(const std::string& name);  // UserError for one that is not built in
 // Prices pieces by a dry run on the device that counts.
 Pricer counting_pricer(const Module& module);
-// Operations that the module's pieces use and the device lacks.
-std::vector<std::string> missing_operations(const Module& module, const Device& device);
 
 }  // namespace weft

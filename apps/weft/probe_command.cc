@@ -13,7 +13,7 @@
 namespace weft {
 
 int run_probe_command(std::span<const std::string> words) {
-  std::string model, tokens, out;
+  std::string model, tokens, out, device_name = "cpu";
   DType dtype = DType::f32;
   bool json = false, with_trajectory = false;
   std::int64_t threads = 0;
@@ -31,6 +31,7 @@ int run_probe_command(std::span<const std::string> words) {
       .add("--mtp-loss-scaling-factor", mtp_loss_factor, "X",
            "Gradients are those of the main loss + X times the mean of the MTP depths' losses.")
       .above(0);
+  flags.add("--device", device_name, "NAME", "Where to compute; `weft devices` lists what there is.");
   flags.add("--threads", threads, "N", "Threads.").standard("one a core").at_least(1);
   flags.add("--json", json, "Prints one line of JSON.");
   add_optimizer_flags(flags, optimizer);
@@ -51,7 +52,7 @@ int run_probe_command(std::span<const std::string> words) {
   options.precision.compute = dtype;
   options.mtp_loss_factor = mtp_loss_factor;
   options.threads = static_cast<int>(threads > 0 ? threads : cores());
-  const std::unique_ptr<Device> device = make_device("cpu");
+  const std::unique_ptr<Device> device = make_device(device_name);
   Json result;
   if (with_trajectory) {
     TrajectoryOptions t;

@@ -62,7 +62,8 @@ TEST(CommandLine, BadNumbersAndChoices) {
   expect_refused({"train", "--adam-beta1", "1"},
                  {"--adam-beta1: 1 is out of range; it must be at least 0 and below 1"});
   expect_refused({"train", "--dtype", "f23"}, {"--dtype: 'f23' is not one of f32, bf16, f64; did you mean f32?"});
-  expect_refused({"train", "--device", "abacus"}, {"--device abacus: this build has no such device; it has 'cpu'"});
+  expect_refused({"train", "--device", "abacus"},
+                 {"--device abacus: there is no such device; there are 'cpu' and 'cuda'"});
 }
 
 TEST(CommandLine, ContradictoryFlags) {

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
+
+#include "weft/base/dtype.h"
 
 namespace weft {
 
@@ -23,6 +26,14 @@ class Event {
   virtual void record(Stream& stream) = 0;
   virtual void wait_on(Stream& stream) = 0;  // work queued on `stream` after this waits for the recorded point
   virtual bool done() const = 0;
+  virtual double seconds_since(const Event&) const { return 0; }  // both done; where a device keeps time
+};
+
+// Work of a step, recorded once and queued again as a whole.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  virtual void launch(Stream& stream) = 0;
 };
 
 // Device memory, freed with the object. Aligned to 256 bytes. Contents are undefined.
@@ -43,6 +54,16 @@ class Device {
   virtual std::unique_ptr<Event> make_event() = 0;
   virtual std::unique_ptr<Memory> allocate(std::size_t bytes) = 0;  // RunError with sizes when there is too little
   virtual std::size_t free_bytes() const = 0;
+  // Whether an operation only queues its work and returns: then one host thread feeds all streams, and events order
+  // them. Otherwise an operation is done when its call returns.
+  virtual bool asynchronous() const { return false; }
+  virtual bool computes_in(DType) const { return true; }  // f32, f64 or bf16, as the dtype of a model
+  // Records what `queue` puts on `stream`, and on streams that wait for it and that it waits for in the end, instead of
+  // running it. Null where a device has no such thing.
+  virtual std::unique_ptr<Graph> capture(Stream&, const std::function<void()>& queue) {
+    (void)queue;
+    return nullptr;
+  }
   // Copies between host and device, in the stream's order; the host memory must live until it is synchronized.
   virtual void copy_in(Stream& stream, void* device, const void* host, std::size_t bytes) = 0;
   virtual void copy_out(Stream& stream, void* host, const void* device, std::size_t bytes) = 0;

@@ -14,7 +14,23 @@ bool has(const Operations& table, const std::string& operation) {
   return false;
 }
 
+#define WEFT_NOTE(name, Arguments) \
+  void note_##name(Stream& stream, const Arguments&) { static_cast<UsedOperations&>(stream).note(#name); }
+WEFT_OPERATIONS(WEFT_NOTE)
+#undef WEFT_NOTE
+
 }  // namespace
+
+const Operations& UsedOperations::table() {
+  static const Operations notes = [] {
+    Operations made;
+#define WEFT_FILL(name, Arguments) made.name = &note_##name;
+    WEFT_OPERATIONS(WEFT_FILL)
+#undef WEFT_FILL
+    return made;
+  }();
+  return notes;
+}
 
 std::vector<std::string> operation_names() {
 #define WEFT_NAME(name, Arguments) #name,

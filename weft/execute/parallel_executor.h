@@ -9,31 +9,23 @@
 #include <thread>
 #include <vector>
 
-#include "weft/execute/prepared_plan.h"
+#include "weft/execute/executor.h"
 
 namespace weft {
 
-struct NodeTime {
-  double start = 0, end = 0;  // seconds since the step began
-};
-
-class ParallelExecutor {
+class ParallelExecutor : public Executor {
  public:
   // The compute lane runs on the calling thread and `stream`; every other lane that the plan uses has a thread.
   ParallelExecutor(const PreparedPlan& plan, Device& device, Stream& stream);
-  ~ParallelExecutor();
+  ~ParallelExecutor() override;
   ParallelExecutor(const ParallelExecutor&) = delete;
   ParallelExecutor& operator=(const ParallelExecutor&) = delete;
 
-  // Rethrows the first error of any lane, when all lanes have stopped. on_error is called at once, from the lane's
-  // thread: to end waits of other ranks.
-  void run_step(const std::function<void(const std::string&)>& on_error = {});
-  // Node times of the last step; empty unless asked for.
-  void keep_times(bool keep) { times_.resize(keep ? plan_.plan().nodes.size() : 0); }
-  const std::vector<NodeTime>& times() const { return times_; }
-  double began() const { return begin_; }  // of the last step, in seconds of the machine's steady clock
-  // Where every lane stands, for reports; from any thread.
-  std::string status() const;
+  void run_step(const std::function<void(const std::string&)>& on_error = {}) override;
+  void keep_times(bool keep) override { times_.resize(keep ? plan_.plan().nodes.size() : 0); }
+  const std::vector<NodeTime>& times() const override { return times_; }
+  double began() const override { return begin_; }
+  std::string status() const override;
 
  private:
   struct Wait {

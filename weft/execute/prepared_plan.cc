@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "weft/base/error.h"
+#include "weft/base/text.h"
+#include "weft/device/missing_operations.h"
 #include "weft/device/operations.h"
+#include "weft/execute/dry_run.h"
 
 namespace weft {
 
@@ -37,12 +41,29 @@ class NodeRun : public Run {
   std::span<const BufferUse> uses_;
 };
 
+// Runs every piece that the plan has a node of on paper.
+void require_operations(const Module& module, const Plan& plan, const Device& device) {
+  UsedOperations used;
+  std::set<std::pair<std::int64_t, Phase>> seen;
+  for (const Node& node : plan.nodes) {
+    if (!seen.emplace(node.piece.value, node.phase).second) continue;
+    const std::size_t i = node.piece.index(), pieces = module.pieces.size();
+    dry_run(module, i < pieces ? module.pieces[i] : module.updates[i - pieces], node.phase, UsedOperations::table(),
+            used);
+  }
+  const std::vector<std::string> missing = missing_operations(device.operations(), used.names());
+  if (!missing.empty())
+    throw UserError("{} does not have what this model needs: {}. Use another --device, or a model without it",
+                    device.name(), join(missing, ", "));
+}
+
 }  // namespace
 
 PreparedPlan::PreparedPlan(const Module& module, Plan plan, Device& device, const ModelStorage& storage, Stream& stream,
                            const RankGroups* groups)
     : module_(module), plan_(std::move(plan)), memory_(plan_memory(plan_)), device_(device), groups_(groups) {
   WEFT_CHECK(groups || plan_.collectives.empty(), "a plan that communicates needs groups");
+  require_operations(module, plan_, device);
   arena_ = device.allocate(static_cast<std::size_t>(memory_.arena));
   const std::size_t values = plan_.values.size();
   lookup_.resize((static_cast<std::size_t>(plan_.micro_batches) + 1) * values);
@@ -86,9 +107,10 @@ const PieceCode& PreparedPlan::code_of(const Node& node) const {
   return (i < pieces ? module_.pieces[i] : module_.updates[i - pieces]).code(node.phase);
 }
 
-void PreparedPlan::run_node(NodeId id, Stream& stream) const {
+void PreparedPlan::run_node(NodeId id, Stream& stream, bool wait) const {
   try {
     run(plan_.nodes[id.index()], stream);
+    if (wait) stream.synchronize();
   } catch (const PeerError&) {  // another rank's; it has said where
     throw;
   } catch (const std::exception& e) {
@@ -172,8 +194,7 @@ std::vector<double> PreparedPlan::read(Stream& stream, ValueId value, int micro_
 
 void run_serially(const PreparedPlan& plan, Stream& stream) {
   for (std::size_t i = 0; i < plan.plan().nodes.size(); ++i)
-    plan.run_node(NodeId(static_cast<std::int64_t>(i)), stream);
-  stream.synchronize();
+    plan.run_node(NodeId(static_cast<std::int64_t>(i)), stream, true);
 }
 
 }  // namespace weft

@@ -16,7 +16,8 @@ namespace weft {
 
 class PreparedPlan {
  public:
-  // Everything given must outlive this. groups: absent for a plan of one rank.
+  // Everything given must outlive this. groups: absent for a plan of one rank. UserError names the operations that the
+  // plan needs and the device lacks.
   PreparedPlan(const Module& module, Plan plan, Device& device, const ModelStorage& storage, Stream& stream,
                const RankGroups* groups = nullptr);
 
@@ -24,8 +25,8 @@ class PreparedPlan {
   const MemoryPlan& memory() const { return memory_; }
   const Module& module() const { return module_; }
 
-  // RunError naming the node when it fails; PeerError when another rank did.
-  void run_node(NodeId node, Stream& stream) const;
+  // RunError naming the node when it fails; PeerError when another rank did. wait: also for queued work.
+  void run_node(NodeId node, Stream& stream, bool wait = false) const;
   void touch_memory() const { arena_->touch(); }
 
   // Host access between steps. micro_batch -1 for values of the step.

@@ -133,11 +133,13 @@ struct LoggingOptions {
 };
 
 enum class ExecutorKind : std::uint8_t { serial, parallel };
+enum class GraphKind : std::uint8_t { none, full };
 
 struct ExecutionOptions {
   std::int64_t threads = 0;  // 0: one a core
   ExecutorKind executor = ExecutorKind::parallel;
   std::string device = "cpu";
+  GraphKind cuda_graph = GraphKind::full;
   bool ep_overlap_early_attn_memory_release = false;
   std::int64_t block = 1;  // no flag: of PlanOptions, for verify's oracle
   bool overlap_moe_expert_parallel_comm = false, delay_wgrad_compute = false;

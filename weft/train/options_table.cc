@@ -362,6 +362,9 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
   flags.choice("--executor", options.execution.executor,
                {{"serial", ExecutorKind::serial}, {"parallel", ExecutorKind::parallel}},
                "parallel runs lanes as threads; serial runs one node after another and is the oracle.");
+  flags.choice(
+      "--cuda-graph", options.execution.cuda_graph, {{"none", GraphKind::none}, {"full", GraphKind::full}},
+      "On a GPU: full records a whole step as one CUDA graph and replays it, where nothing waits on the host.");
   flags.add("--overlap-moe-expert-parallel-comm", options.execution.overlap_moe_expert_parallel_comm,
             "Weave: hide the exchange of one micro-batch behind the computation of another.");
   flags.add("--delay-wgrad-compute", options.execution.delay_wgrad_compute,

@@ -10,6 +10,8 @@
 
 #include "weft/base/error.h"
 #include "weft/device/operations/optimizer.h"
+#include "weft/execute/parallel_executor.h"
+#include "weft/execute/stream_executor.h"
 #include "weft/plan/check_ranks.h"
 
 namespace weft {
@@ -64,6 +66,12 @@ Session::Session(Device& device, const SessionOptions& options)
       stream_(device.make_stream(options.threads)),
       module_(build_module(options.config, module_options(options))) {
   const RankOptions& ranks = options.ranks;
+  if (!device.computes_in(options.precision.compute))
+    throw UserError("{} does not compute in {}: leave --fp64 away, or use --device cpu", device.name(),
+                    name_of(options.precision.compute));
+  if (ranks.world && device.asynchronous())
+    throw UserError("{} trains on one rank only, and there are {}: use --ranks 1, or --device cpu", device.name(),
+                    ranks.ranks());
   add_updates(module_, options.precision, options.adam, ranks.gradients());
   storage_ = std::make_unique<ModelStorage>(device, module_);
   if (ranks.world) {
@@ -74,7 +82,10 @@ Session::Session(Device& device, const SessionOptions& options)
   }
   train_ = prepare(module_, plan_options(options));
   if (ranks.parallel) {
-    executor_ = std::make_unique<ParallelExecutor>(*train_, device, *stream_);
+    if (device.asynchronous())
+      executor_ = std::make_unique<StreamExecutor>(*train_, device, *stream_, ranks.graph);
+    else
+      executor_ = std::make_unique<ParallelExecutor>(*train_, device, *stream_);
     if (ranks.world) ranks.world->set_status([this] { return executor_->status(); });
   }
 }
@@ -319,7 +330,10 @@ std::vector<double> Session::logits(std::span<const std::int32_t> tokens) {
 std::int64_t Session::measure_library_bytes() {
   storage_->touch_memory();
   train_->touch_memory();
-  const std::int64_t before = resident_bytes();
+  const auto used = [this] {
+    return device_.asynchronous() ? -static_cast<std::int64_t>(device_.free_bytes()) : resident_bytes();
+  };
+  const std::int64_t before = used();
   const auto count = static_cast<std::size_t>(options_.batch * options_.length);
   const std::vector<std::int32_t> zeros(count);
   train_->write_ints(*stream_, module_.tokens, 0, zeros);
@@ -331,7 +345,7 @@ std::int64_t Session::measure_library_bytes() {
   for (std::size_t i = 0; i < plan.nodes.size(); ++i)
     if (plan.nodes[i].micro_batch == 0) train_->run_node(NodeId(static_cast<std::int64_t>(i)), *stream_);
   stream_->synchronize();
-  return std::max<std::int64_t>(0, resident_bytes() - before);
+  return std::max<std::int64_t>(0, used() - before);
 }
 
 std::vector<std::int64_t> Session::gather_from_expert_ranks(std::span<const std::int64_t> words) {

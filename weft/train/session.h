@@ -11,7 +11,7 @@
 #include "weft/comm/world.h"
 #include "weft/data/token_source.h"
 #include "weft/device/device.h"
-#include "weft/execute/parallel_executor.h"
+#include "weft/execute/executor.h"
 #include "weft/execute/prepared_plan.h"
 #include "weft/grid/grid.h"
 #include "weft/model/builder.h"
@@ -25,7 +25,8 @@ struct RankOptions {
   World* world = nullptr;  // null: one rank
   std::int64_t expert_ranks = 1;
   bool weave = false, delay_weight_gradients = false, early_attention_backward = false;
-  bool parallel = false;  // lanes as threads
+  bool parallel = false;  // lanes as threads, or as streams where a device queues its work
+  bool graph = true;      // such a device replays steps as one graph where it can
 
   std::int64_t rank() const { return world ? world->rank().value : 0; }
   std::int64_t ranks() const { return world ? world->size() : 1; }
@@ -89,7 +90,7 @@ class Session {
 
   const Module& module() const { return module_; }
   const PreparedPlan& plan() const { return *train_; }
-  ParallelExecutor* executor() { return executor_.get(); }  // null: serial
+  Executor* executor() { return executor_.get(); }  // null: serial
   const SessionOptions& options() const { return options_; }
   Device& device() { return device_; }
   Stream& stream() { return *stream_; }
@@ -126,7 +127,7 @@ class Session {
   std::unique_ptr<ModelStorage> storage_;
   std::unique_ptr<RankGroups> groups_;
   std::unique_ptr<PreparedPlan> train_;
-  std::unique_ptr<ParallelExecutor> executor_;
+  std::unique_ptr<Executor> executor_;
   std::vector<std::pair<std::array<std::int64_t, 3>, std::unique_ptr<Evaluation>>> evaluations_;
   std::int64_t steps_ = 0;
 };

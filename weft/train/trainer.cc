@@ -315,6 +315,7 @@ SessionOptions session_options(const TrainOptions& o, const ModelConfig& config,
   s.ranks.early_attention_backward = o.execution.ep_overlap_early_attn_memory_release;
   s.ranks.delay_weight_gradients = o.execution.delay_wgrad_compute;
   s.ranks.parallel = o.execution.executor == ExecutorKind::parallel;
+  s.ranks.graph = o.execution.cuda_graph == GraphKind::full;
   s.config = config;
   s.precision = precision_of(o);
   s.batch = o.batch.micro_batch_size;

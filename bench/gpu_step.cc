@@ -1,0 +1,196 @@
+// A whole training step on a GPU: the models of shared/peers/gpu_train_step.py, in bf16 with float gradients, at two
+// sequences of 4096 tokens. One JSON line a model: tokens/s, model TFLOP/s by the peer's formula, memory, and where the
+// time of a step goes by kind of node.
+//
+//   bench_gpu_step [MODEL...] [--steps N]      MODEL: gpt-moe, dense (default: both)
+//
+// Weights are random (not zeros: they cost power), routing is what the untrained router makes of random tokens; the
+// load of the busiest expert over the mean is printed beside the figures.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "weft/base/error.h"
+#include "weft/base/json.h"
+#include "weft/base/random.h"
+#include "weft/device/cuda_device.h"
+#include "weft/device/operations.h"
+#include "weft/execute/stream_executor.h"
+#include "weft/train/session.h"
+
+namespace weft {
+namespace {
+
+constexpr std::int64_t batch = 2, length = 4096;
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+ModelConfig model(const std::string& name) {
+  ModelConfig c;
+  c.hidden = 2048;
+  c.vocabulary = 32768;
+  c.attention.heads = 16;
+  c.attention.kv_heads = 4;
+  c.attention.head_dim = 128;
+  if (name == "gpt-moe") {
+    for (int i = 0; i < 12; ++i) c.pattern += "*E";
+    c.experts.experts = 64;
+    c.experts.ffn = 1024;
+    c.experts.shared_ffn = 1024;
+    c.experts.router.k = 8;
+  } else if (name == "dense") {
+    for (int i = 0; i < 24; ++i) c.pattern += "*-";
+    c.mlp.ffn = 6144;
+  } else {
+    throw UserError("there is no model '{}': gpt-moe and dense", name);
+  }
+  return c;
+}
+
+// Matrices of forward and backward, attention counted causally: as the peer counts.
+double flop_per_token(const ModelConfig& c) {
+  const auto h = static_cast<double>(c.hidden), q = static_cast<double>(c.attention.heads),
+             k = static_cast<double>(c.attention.kv_heads), d = static_cast<double>(c.attention.head_dim);
+  double f = 2 * h * static_cast<double>(c.vocabulary);
+  for (char symbol : c.pattern) {
+    if (symbol == '*') f += 2 * h * (q + 2 * k) * d + 2 * q * d * h + 2.0 * length * q * d;
+    if (symbol == '-') f += 6 * h * static_cast<double>(c.mlp.ffn);
+    if (symbol == 'E')
+      f += 2 * h * static_cast<double>(c.experts.experts) +
+           6 * h * static_cast<double>(c.experts.router.k * c.experts.ffn + c.experts.shared_ffn);
+  }
+  return 3 * f;
+}
+
+// Random weights, made of one block on the device: the host would take minutes.
+void fill_parameters(Session& session) {
+  Device& device = session.device();
+  Stream& stream = session.stream();
+  const Operations& ops = device.operations();
+  constexpr std::int64_t size = (1 << 22) + 1021;
+  std::vector<float> numbers(size);
+  const std::uint64_t key = random_key(1, "gpu_step");
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(0.02 * random_normal(key, i));
+  const std::unique_ptr<Memory> block = device.allocate(size * sizeof(float));
+  device.copy_in(stream, block->data(), numbers.data(), size * sizeof(float));
+  const Tensor random(block->data(), DType::f32, {size});
+  const Module& module = session.module();
+  for (std::size_t i = 0; i < module.parameters.size(); ++i) {
+    const Tensor& weight = session.storage().weight(TensorId(static_cast<std::int64_t>(i)));
+    const ParameterStates& states = module.states[i];
+    const std::int64_t count = weight.shape.elements();
+    const auto flat = [&](const Tensor& t) { return Tensor(t.data, t.dtype, {count}); };
+    std::vector<Tensor> copies{flat(weight)};
+    if (states.master.valid()) copies.push_back(flat(session.storage().state(states.master)));
+    for (const Tensor& copy : copies)
+      for (std::int64_t at = 0; at < count; at += size) {
+        const std::int64_t n = std::min(size, count - at);
+        if (weight.shape.dims() == 1)
+          ops.fill(stream, {copy.slice_rows(at, n), 1});
+        else
+          ops.cast(stream, {random.slice_rows(0, n), copy.slice_rows(at, n)});
+      }
+    for (ValueId state : {states.m, states.v}) ops.fill(stream, {session.storage().state(state), 0});
+  }
+  stream.synchronize();
+}
+
+std::vector<MicroBatch> random_batches() {
+  std::vector<MicroBatch> batches(4);
+  const std::uint64_t key = random_key(2, "tokens");
+  std::uint64_t at = 0;
+  for (MicroBatch& b : batches) {
+    b.batch = batch;
+    b.length = length;
+    const auto token = [&] {
+      return static_cast<std::int32_t>(static_cast<std::int64_t>(std::abs(random_normal(key, at++)) * 1e7) % 32768);
+    };
+    for (std::int64_t i = 0; i < batch * length; ++i) b.tokens.push_back(token());
+    b.labels = b.tokens;
+    std::rotate(b.labels.begin(), b.labels.begin() + 1, b.labels.end());
+  }
+  return batches;
+}
+
+void run(const std::string& name, int steps) {
+  const std::unique_ptr<Device> device = make_cuda_device();
+  const std::size_t before = device->free_bytes();
+  SessionOptions o;
+  o.config = model(name);
+  o.precision.compute = DType::bf16;
+  o.batch = batch;
+  o.length = length;
+  o.ranks.parallel = true;
+  o.logits_slice_bytes = std::int64_t{1} << 30;
+  Session session(*device, o);
+  fill_parameters(session);
+  const std::vector<MicroBatch> batches = random_batches();
+  double loss = 0;
+  const auto step = [&](int i) {
+    loss = session.step(std::span(&batches[static_cast<std::size_t>(i % 4)], 1), 1e-5, 0.1).loss;
+  };
+  for (int i = 0; i < 3; ++i) step(i);
+  const double start = now();
+  for (int i = 0; i < steps; ++i) step(i);
+  const double seconds = (now() - start) / steps;
+  const std::size_t after = device->free_bytes();
+
+  session.executor()->keep_times(true);
+  step(0);
+  const Plan& plan = session.plan().plan();
+  std::map<std::string, double> milliseconds;
+  double busy = 0;
+  for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
+    const NodeTime& t = session.executor()->times()[i];
+    const Node& node = plan.nodes[i];
+    const PieceInfo& piece = plan.pieces[node.piece.index()];
+    const std::string layer = piece.layer.find('.') != std::string::npos && piece.layer.starts_with("main")
+                                  ? piece.layer.substr(piece.layer.size() - 1)
+                              : piece.layer.starts_with("unit") ? "unit"
+                                                                : piece.layer;
+    milliseconds[fmt::format("{} {} {}", layer, piece.piece, name_of(node.phase))] += (t.end - t.start) * 1e3;
+    busy += t.end - t.start;
+  }
+  Json table = Json::object();
+  for (const auto& [kind, time] : milliseconds) table[kind] = std::round(time * 100) / 100;
+  const double tokens = static_cast<double>(batch * length) / seconds;
+  const auto& executor = dynamic_cast<StreamExecutor&>(*session.executor());
+  const Json result = {{"model", name},
+                       {"tokens_s", std::round(tokens)},
+                       {"step_ms", seconds * 1e3},
+                       {"model_tflops", tokens * flop_per_token(o.config) * 1e-12},
+                       {"loss", loss},
+                       {"memory_gib", static_cast<double>(before - after) / (1 << 30)},
+                       {"graph", executor.why_no_graph().empty() ? "full" : executor.why_no_graph()},
+                       {"nodes_ms", busy * 1e3},
+                       {"ms_by_kind", table}};
+  fmt::print("{}\n", result.dump());
+  std::fflush(stdout);
+}
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) {
+  try {
+    std::vector<std::string> models;
+    int steps = 10;
+    for (int i = 1; i < argc; ++i) {
+      if (std::strcmp(argv[i], "--steps") == 0 && i + 1 < argc)
+        steps = std::atoi(argv[++i]);
+      else
+        models.push_back(argv[i]);
+    }
+    if (models.empty()) models = {"gpt-moe", "dense"};
+    for (const std::string& name : models) weft::run(name, steps);
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "bench_gpu_step: {}\n", error.what());
+    return 1;
+  }
+}

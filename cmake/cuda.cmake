@@ -1,0 +1,26 @@
+# The CUDA leaf, where nvcc is: on PATH, or under the toolkit's usual prefix. Sets WEFT_CUDA_LEAF to the folder of
+# weft/device/ that fills it: cuda or unavailable.
+set(WEFT_CUDA AUTO CACHE STRING "Build the CUDA device: AUTO (where nvcc is found), ON or OFF")
+set(WEFT_CUDA_ARCHITECTURES 90a CACHE STRING "GPU architectures to compile for, as in CMAKE_CUDA_ARCHITECTURES")
+set(WEFT_CUDA_LEAF unavailable)
+if(NOT WEFT_CUDA STREQUAL "OFF")
+  find_program(WEFT_NVCC nvcc HINTS /usr/local/cuda/bin)
+  if(WEFT_NVCC)
+    set(CMAKE_CUDA_COMPILER ${WEFT_NVCC})
+    set(CMAKE_CUDA_ARCHITECTURES ${WEFT_CUDA_ARCHITECTURES})
+    enable_language(CUDA)
+    if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.8)
+      message(FATAL_ERROR
+        "${WEFT_NVCC} is CUDA ${CMAKE_CUDA_COMPILER_VERSION}; weft needs 12.8 or newer (or -DWEFT_CUDA=OFF)")
+    endif()
+    if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has C++20
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+    endif()
+    find_package(CUDAToolkit REQUIRED)
+    set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG")
+    set(WEFT_CUDA_LEAF cuda)
+  elseif(WEFT_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "WEFT_CUDA is ON, and there is no nvcc on PATH or in /usr/local/cuda/bin")
+  endif()
+endif()

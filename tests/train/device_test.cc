@@ -1,0 +1,101 @@
+// What a session asks of a device: its operations, its dtypes, and whether it queues its work.
+#include "weft/device/cpu/device.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "weft/base/error.h"
+#include "weft/execute/stream_executor.h"
+#include "weft/train/digest.h"
+#include "weft/train/session.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+
+SessionOptions small_model() {
+  SessionOptions o;
+  o.config.pattern = "*E*-";
+  o.config.hidden = 32;
+  o.config.vocabulary = 50;
+  o.config.attention.heads = 2;
+  o.config.attention.kv_heads = 1;
+  o.config.attention.head_dim = 16;
+  o.config.mlp.ffn = 48;
+  o.config.experts.experts = 4;
+  o.config.experts.ffn = 16;
+  o.config.experts.router.k = 2;
+  o.batch = 2;
+  o.length = 12;
+  return o;
+}
+
+class Lacking : public CpuDevice {
+ public:
+  Lacking() : table_(CpuDevice::operations()) { table_.grouped_matmul = nullptr; }
+  std::string name() const override { return "abacus"; }
+  const Operations& operations() const override { return table_; }
+  bool computes_in(DType dtype) const override { return dtype != DType::f64; }
+
+ private:
+  Operations table_;
+};
+
+std::string refusal(Device& device, const SessionOptions& options) {
+  try {
+    Session session(device, options);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Device, APlanThatNeedsWhatADeviceLacksIsRefused) {
+  Lacking device;
+  EXPECT_THAT(refusal(device, small_model()), HasSubstr("abacus does not have what this model needs: grouped_matmul"));
+  SessionOptions dense = small_model();
+  dense.config.pattern = "*-";
+  EXPECT_EQ(refusal(device, dense), "");
+  dense.precision.compute = DType::f64;
+  EXPECT_THAT(refusal(device, dense), HasSubstr("abacus does not compute in f64: leave --fp64 away"));
+}
+
+// A CPU that says it queues its work: one thread feeds all lanes, in the order of the plan.
+class Queueing : public CpuDevice {
+ public:
+  bool asynchronous() const override { return true; }
+};
+
+std::string train(Device& device, bool parallel) {
+  SessionOptions o = small_model();
+  o.ranks.parallel = parallel;
+  Session session(device, o);
+  session.initialise_parameters(1);
+  if (parallel) session.executor()->keep_times(true);
+  for (int step = 0; step < 3; ++step) {
+    MicroBatch batch;
+    batch.batch = 2;
+    batch.length = 12;
+    for (int i = 0; i < 24; ++i) {
+      batch.tokens.push_back((i * i + step) % 50);
+      batch.labels.push_back((i * 7 + step) % 50);
+    }
+    session.step(std::span(&batch, 1), 1e-2, 0.1);
+  }
+  if (parallel) {
+    EXPECT_EQ(session.executor()->times().size(), session.plan().plan().nodes.size());
+  }
+  return weight_digest(session);
+}
+
+TEST(Device, QueuedStepsGiveTheSameBits) {
+  CpuDevice cpu;
+  Queueing queueing;
+  const std::string serial = train(cpu, false);
+  EXPECT_EQ(train(queueing, true), serial);
+  EXPECT_EQ(train(queueing, false), serial);
+}
+
+}  // namespace
+}  // namespace weft

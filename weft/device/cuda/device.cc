@@ -1,0 +1,188 @@
+#include "weft/device/cuda/device.h"
+
+#include "weft/base/error.h"
+#include "weft/base/text.h"
+#include "weft/device/cuda/refuse.h"
+#include "weft/device/cuda/stream.h"
+#include "weft/device/cuda/table.h"
+#include "weft/device/cuda_device.h"
+
+namespace weft {
+
+namespace cuda {
+
+namespace {
+
+class CudaMemory : public Memory {
+ public:
+  CudaMemory(std::byte* data, std::size_t bytes) : data_(data), bytes_(bytes) {}
+  ~CudaMemory() override { cudaFree(data_); }
+  CudaMemory(const CudaMemory&) = delete;
+  CudaMemory& operator=(const CudaMemory&) = delete;
+  std::byte* data() const override { return data_; }
+  std::size_t bytes() const override { return bytes_; }
+
+ private:
+  std::byte* data_;
+  std::size_t bytes_;
+};
+
+class CudaEvent : public Event {
+ public:
+  CudaEvent() { check_cuda(cudaEventCreate(&event_), "making an event"); }
+  ~CudaEvent() override { cudaEventDestroy(event_); }
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+  void record(Stream& stream) override {
+    check_cuda(cudaEventRecord(event_, cuda_stream(stream).handle()), "recording an event");
+  }
+  void wait_on(Stream& stream) override {
+    check_cuda(cudaStreamWaitEvent(cuda_stream(stream).handle(), event_, 0), "waiting for an event");
+  }
+  bool done() const override {
+    const cudaError_t state = cudaEventQuery(event_);
+    if (state == cudaErrorNotReady) return false;
+    check_cuda(state, "asking for an event");
+    return true;
+  }
+  double seconds_since(const Event& earlier) const override {
+    float milliseconds = 0;
+    check_cuda(cudaEventElapsedTime(&milliseconds, static_cast<const CudaEvent&>(earlier).event_, event_),
+               "timing between events");
+    return static_cast<double>(milliseconds) * 1e-3;
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+class CudaGraph : public Graph {
+ public:
+  explicit CudaGraph(cudaGraph_t graph) : graph_(graph) {
+    check_cuda(cudaGraphInstantiate(&executable_, graph_, 0), "making a CUDA graph");
+  }
+  ~CudaGraph() override {
+    if (executable_) cudaGraphExecDestroy(executable_);
+    cudaGraphDestroy(graph_);
+  }
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+  void launch(Stream& stream) override {
+    check_cuda(cudaGraphLaunch(executable_, cuda_stream(stream).handle()), "launching a CUDA graph");
+  }
+
+ private:
+  cudaGraph_t graph_;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+
+}  // namespace
+
+CudaDevice::CudaDevice(int index) {
+  check_cuda(cudaSetDevice(index), "choosing a GPU");
+  cudaDeviceProp properties = {};
+  check_cuda(cudaGetDeviceProperties(&properties, index), "asking for a GPU's properties");
+  cudaFuncAttributes attributes = {};
+  if (cudaFuncGetAttributes(&attributes, any_kernel()) != cudaSuccess) {
+    cudaGetLastError();
+    throw UserError(
+        "--device cuda: {} has compute capability {}.{}, for which this weft was not compiled: build with "
+        "-DWEFT_CUDA_ARCHITECTURES={}{}, or use --device cpu",
+        properties.name, properties.major, properties.minor, properties.major, properties.minor);
+  }
+  name_ = fmt::format("cuda ({})", properties.name);
+  blas_ = std::make_unique<Blas>();
+  attention_ = make_fused_attention();
+  fill_table(operations_);
+}
+
+std::unique_ptr<Stream> CudaDevice::make_stream(int) { return std::make_unique<CudaStream>(*blas_, attention_.get()); }
+std::unique_ptr<Event> CudaDevice::make_event() { return std::make_unique<CudaEvent>(); }
+
+std::unique_ptr<Memory> CudaDevice::allocate(std::size_t bytes) {
+  void* data = nullptr;
+  const cudaError_t result = cudaMalloc(&data, std::max<std::size_t>(bytes, 1));
+  if (result == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // it is no error of what follows
+    throw RunError("cannot allocate {} of GPU memory: {} are free", human_bytes(static_cast<double>(bytes)),
+                   human_bytes(static_cast<double>(free_bytes())));
+  }
+  check_cuda(result, "allocating GPU memory");
+  return std::make_unique<CudaMemory>(static_cast<std::byte*>(data), bytes);
+}
+
+std::size_t CudaDevice::free_bytes() const {
+  std::size_t free = 0, total = 0;
+  check_cuda(cudaMemGetInfo(&free, &total), "asking for free GPU memory");
+  return free;
+}
+
+std::unique_ptr<Graph> CudaDevice::capture(Stream& stream, const std::function<void()>& queue) {
+  const cudaStream_t handle = cuda_stream(stream).handle();
+  check_cuda(cudaStreamBeginCapture(handle, cudaStreamCaptureModeThreadLocal), "beginning to capture a step");
+  cudaGraph_t graph = nullptr;
+  try {
+    queue();
+  } catch (...) {
+    cudaStreamEndCapture(handle, &graph);
+    if (graph) cudaGraphDestroy(graph);
+    throw;
+  }
+  check_cuda(cudaStreamEndCapture(handle, &graph), "capturing a step");
+  return std::make_unique<CudaGraph>(graph);
+}
+
+void CudaDevice::copy_in(Stream& stream, void* device, const void* host, std::size_t bytes) {
+  if (bytes == 0) return;
+  check_cuda(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, cuda_stream(stream).handle()),
+             "copying to the GPU");
+}
+
+void CudaDevice::copy_out(Stream& stream, void* host, const void* device, std::size_t bytes) {
+  if (bytes == 0) return;
+  check_cuda(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, cuda_stream(stream).handle()),
+             "copying from the GPU");
+}
+
+}  // namespace cuda
+
+std::unique_ptr<Device> make_cuda_device() {
+  int count = 0;
+  const cudaError_t found = cudaGetDeviceCount(&count);
+  if (found != cudaSuccess || count == 0) {
+    cudaGetLastError();
+    throw UserError("--device cuda: this machine shows no GPU to CUDA {} ({}); use --device cpu",
+                    cuda::version_text(CUDART_VERSION), cudaGetErrorString(found));
+  }
+  return std::make_unique<cuda::CudaDevice>(0);
+}
+
+CudaReport cuda_report() {
+  CudaReport report;
+  report.built_with = "CUDA " + cuda::version_text(CUDART_VERSION);
+  int driver = 0, count = 0;
+  const cudaError_t found = cudaGetDeviceCount(&count);
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0)
+    report.driver = "CUDA " + cuda::version_text(driver);
+  else
+    report.driver = cudaGetErrorString(found);
+  if (found != cudaSuccess) {
+    cudaGetLastError();
+    return report;
+  }
+  report.blas = cuda::blas_version();
+  report.cudnn = cuda::cudnn_version();
+  for (int i = 0; i < count; ++i) {
+    cudaDeviceProp p = {};
+    if (cudaGetDeviceProperties(&p, i) != cudaSuccess) continue;
+    CudaReport::Gpu gpu{p.name, fmt::format("{}.{}", p.major, p.minor), p.totalGlobalMem, 0, p.multiProcessorCount};
+    std::size_t total = 0;
+    if (cudaSetDevice(i) == cudaSuccess) cudaMemGetInfo(&gpu.free_bytes, &total);
+    report.gpus.push_back(gpu);
+  }
+  return report;
+}
+
+}  // namespace weft

@@ -1,0 +1,74 @@
+// When grouped_matmul goes to the Hopper kernels, and with what.
+#include "weft/device/cuda/hopper/kernels.h"
+#include "weft/device/cuda/hopper/products.h"
+#include "weft/device/cuda/kernels/grouped.h"
+#include "weft/device/cuda/kernels/launch.cuh"
+
+namespace weft::cuda {
+
+namespace {
+
+bool is_hopper() {
+  int device = 0, major = 0;
+  check_cuda(cudaGetDevice(&device), "grouped_matmul");
+  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "grouped_matmul");
+  return major == 9;
+}
+
+bool aligned(const Tensor& t) {
+  const auto elements = static_cast<std::int64_t>(16 / size_of(t.dtype));
+  return t.stride % elements == 0 && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0;
+}
+
+// Gradients of experts without rows: nothing is summed, zeros are written.
+__global__ void clear_empty(const std::int32_t* counts, float* w, std::int64_t elements) {
+  if (counts[blockIdx.y] != 0) return;
+  float4* to = reinterpret_cast<float4*>(w + blockIdx.y * elements);
+  for (std::int64_t i = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x; i < elements / 4;
+       i += static_cast<std::int64_t>(gridDim.x) * blockDim.x)
+    to[i] = float4{0, 0, 0, 0};
+}
+
+}  // namespace
+
+bool hopper_grouped_matmul(CudaStream& stream, const GroupedMatmul& op) {
+  using Mode = GroupedMatmul::Mode;
+  const std::int64_t n = op.w.shape[1], k = op.w.shape[2];
+  const bool gradient = op.mode == Mode::weight_gradient;
+  const Tensor& first = op.mode == Mode::forward ? op.x : op.y;
+  const Tensor& second = gradient ? op.x : op.w;
+  const Tensor& result = op.mode == Mode::forward ? op.y : op.mode == Mode::input_gradient ? op.x : op.w;
+  if (first.dtype != DType::bf16 || second.dtype != DType::bf16 || op.bias.given()) return false;
+  if (result.dtype != (gradient ? DType::f32 : DType::bf16)) return false;
+  if (n % 8 != 0 || k % 8 != 0 || !aligned(first) || !aligned(second) || !aligned(result) || !is_hopper()) return false;
+
+  hopper::Products p = {};
+  p.counts = op.groups.counts.as<std::int32_t>(), p.offsets = op.groups.offsets.as<std::int32_t>();
+  p.groups = static_cast<int>(op.w.shape[0]);
+  p.a = first.as<bf16>(), p.b = second.as<bf16>(), p.d = result.data;
+  p.a_stride = first.stride, p.b_stride = gradient ? second.stride : k, p.d_stride = gradient ? k : result.stride;
+  p.b_group = op.w.stride, p.d_group = op.w.stride;
+  switch (op.mode) {
+    case Mode::forward:
+      p.n = static_cast<int>(n), p.k = static_cast<int>(k);
+      hopper::forward(stream, p);
+      break;
+    case Mode::input_gradient:
+      p.n = static_cast<int>(k), p.k = static_cast<int>(n);
+      hopper::input_gradient(stream, p);
+      break;
+    case Mode::weight_gradient:
+      p.m = static_cast<int>(n), p.n = static_cast<int>(k);
+      p.sums_rows = true, p.add = op.store == Store::add;
+      if (!p.add) {
+        clear_empty<<<dim3(16, static_cast<unsigned>(p.groups)), 256, 0, stream.handle()>>>(p.counts, op.w.as<float>(),
+                                                                                            n * k);
+        launched("grouped_matmul");
+      }
+      hopper::weight_gradient(stream, p);
+      break;
+  }
+  return true;
+}
+
+}  // namespace weft::cuda

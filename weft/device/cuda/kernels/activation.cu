@@ -1,0 +1,191 @@
+// activation and its backward: y = act(x) * scale.
+#include "weft/device/cuda/kernels/activation_kinds.cuh"
+#include "weft/device/cuda/kernels/launch.cuh"
+#include "weft/device/cuda/kernels/reduce.cuh"
+#include "weft/device/cuda/table.h"
+#include "weft/device/operations/activation.h"
+
+namespace weft::cuda {
+
+namespace {
+
+template <int V, class T>
+struct GatedForward {
+  Gated kind;
+  Rows<const T> x;
+  Rows<T> y;
+  const float* scales;
+  std::int64_t width;
+  __device__ void operator()(std::int64_t r, std::int64_t unit) const {
+    float g[V], u[V];
+    load<V>(x[r] + unit * V, g);
+    load<V>(x[r] + width + unit * V, u);
+    const float scale = scales != nullptr ? scales[r] : 1.0f;
+#pragma unroll
+    for (int i = 0; i < V; ++i) g[i] = kind.value(g[i], u[i]) * scale;
+    store<V>(y[r] + unit * V, g);
+  }
+};
+
+template <class Kind, int V, class T>
+struct PlainForward {
+  Rows<const T> x;
+  Rows<T> y;
+  const float* scales;
+  __device__ void operator()(std::int64_t r, std::int64_t unit) const {
+    float v[V];
+    load<V>(x[r] + unit * V, v);
+    const float scale = scales != nullptr ? scales[r] : 1.0f;
+#pragma unroll
+    for (int i = 0; i < V; ++i) v[i] = Kind::value(v[i]) * scale;
+    store<V>(y[r] + unit * V, v);
+  }
+};
+
+template <class T>
+struct Gradient {
+  Rows<const T> x, dy;
+  Rows<T> dx;
+  const float* scales;
+  float* dscales;
+  std::int64_t rows, width;
+  const std::int32_t* in_use;
+};
+
+// Of one row; returns this thread's part of the sum of dy * act(x).
+template <int V, class T>
+struct GatedBackward {
+  Gated kind;
+  __device__ float operator()(const Gradient<T>& p, std::int64_t r, std::int64_t j, float scale) const {
+    float g[V], u[V], d[V], sum = 0;
+    load<V>(p.x[r] + j, g);
+    load<V>(p.x[r] + p.width + j, u);
+    load<V>(p.dy[r] + j, d);
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      float value, dg, du;
+      kind.gradient(g[i], u[i], d[i] * scale, value, dg, du);
+      sum += d[i] * value;
+      g[i] = dg;
+      u[i] = du;
+    }
+    store<V>(p.dx[r] + j, g);
+    store<V>(p.dx[r] + p.width + j, u);
+    return sum;
+  }
+};
+
+template <class Kind, int V, class T>
+struct PlainBackward {
+  __device__ float operator()(const Gradient<T>& p, std::int64_t r, std::int64_t j, float scale) const {
+    float v[V], d[V], sum = 0;
+    load<V>(p.x[r] + j, v);
+    load<V>(p.dy[r] + j, d);
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      float value, slope;
+      Kind::gradient(v[i], value, slope);
+      sum += d[i] * value;
+      v[i] = d[i] * scale * slope;
+    }
+    store<V>(p.dx[r] + j, v);
+    return sum;
+  }
+};
+
+constexpr int threads = 128;
+
+template <int V, class F, class T>
+__global__ void backward_rows(F f, Gradient<T> p) {
+  const std::int64_t rows = used_rows(p.in_use, p.rows);
+  for (std::int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
+    const float scale = p.scales != nullptr ? p.scales[r] : 1.0f;
+    float sum = 0;
+    for (std::int64_t j = threadIdx.x * V; j < p.width; j += threads * V) sum += f(p, r, j, scale);
+    if (p.dscales == nullptr) continue;
+    sum = block_sum<threads>(sum);
+    if (threadIdx.x == 0) p.dscales[r] = sum;
+  }
+}
+
+// body(kind) for an activation without a gate.
+template <class Body>
+void with_plain_kind(ActivationKind kind, const Body& body) {
+  switch (kind) {
+    case ActivationKind::squared_relu:
+      return body(SquaredRelu{});
+    case ActivationKind::gelu:
+      return body(GeluTanh{});
+    case ActivationKind::gelu_erf:
+      return body(GeluErf{});
+    default:
+      refuse("activation", "of no known kind");
+  }
+}
+
+void check(const char* name, const ActivationSpec& spec, const Tensor& x, const Tensor& y, const Tensor& scale) {
+  require(x.rows() == y.rows() && x.shape.elements() == y.shape.elements() * (spec.gated() ? 2 : 1), name,
+          "x does not have the columns that y and the kind ask for");
+  require(x.dtype == y.dtype, name, "x and y differ in dtype");
+  require(!scale.given() || (scale.shape.elements() == x.rows() && scale.dtype == DType::f32), name,
+          "the scale is not f32 [rows]");
+}
+
+}  // namespace
+
+void activation(Stream& stream, const Activation& op) {
+  constexpr const char* name = "activation";
+  check(name, op.spec, op.x, op.y, op.scale);
+  const std::int64_t rows = op.x.rows(), width = columns_of(op.y);
+  if (rows == 0) return;
+  const std::int32_t* in_use = in_use_of(name, op.rows_in_use);
+  with_storage(name, op.x.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    with_pack(width, {&op.x, &op.y}, [&](auto v) {
+      constexpr int V = decltype(v)::value;
+      const Rows<const T> x = rows_of<const T>(op.x);
+      const Rows<T> y = rows_of<T>(op.y);
+      const float* scales = optional<const float>(op.scale);
+      if (op.spec.gated())
+        return launch_over_rows(name, cuda_stream(stream), GatedForward<V, T>{Gated::of(op.spec), x, y, scales, width},
+                                rows, width / V, in_use);
+      with_plain_kind(op.spec.kind, [&](auto kind) {
+        launch_over_rows(name, cuda_stream(stream), PlainForward<decltype(kind), V, T>{x, y, scales}, rows, width / V,
+                         in_use);
+      });
+    });
+  });
+}
+
+void activation_backward(Stream& stream, const ActivationBackward& op) {
+  constexpr const char* name = "activation_backward";
+  check(name, op.spec, op.x, op.dy, op.scale);
+  require(same_size(op.x, op.dx) && op.x.dtype == op.dx.dtype, name, "x and dx differ in shape or dtype");
+  require(!op.dscale.given() || (op.dscale.dtype == DType::f32 && op.dscale.shape.elements() == op.x.rows()), name,
+          "dscale is not f32 [rows]");
+  const std::int64_t rows = op.x.rows(), width = columns_of(op.dy);
+  if (rows == 0) return;
+  with_storage(name, op.x.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    with_pack(width, {&op.x, &op.dy, &op.dx}, [&](auto v) {
+      constexpr int V = decltype(v)::value;
+      const Gradient<T> p{rows_of<const T>(op.x),
+                          rows_of<const T>(op.dy),
+                          rows_of<T>(op.dx),
+                          optional<const float>(op.scale),
+                          optional<float>(op.dscale),
+                          rows,
+                          width,
+                          in_use_of(name, op.rows_in_use)};
+      const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(rows, 1 << 20));
+      const auto run = [&](const auto& f) {
+        backward_rows<V><<<blocks, threads, 0, cuda_stream(stream).handle()>>>(f, p);
+        launched(name);
+      };
+      if (op.spec.gated()) return run(GatedBackward<V, T>{Gated::of(op.spec)});
+      with_plain_kind(op.spec.kind, [&](auto kind) { run(PlainBackward<decltype(kind), V, T>{}); });
+    });
+  });
+}
+
+}  // namespace weft::cuda

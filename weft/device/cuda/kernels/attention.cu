@@ -1,0 +1,344 @@
+// attention and its backward in plain f32 arithmetic, for any head dim up to 256: blocks of 32 queries and 32 keys, a
+// running maximum and sum. Backward: one kernel for the gradients of keys and values, one for that of queries, so that
+// every sum belongs to one block and has one order.
+#include "weft/device/cuda/fused_attention.h"
+#include "weft/device/cuda/kernels/attention.cuh"
+#include "weft/device/cuda/kernels/launch.cuh"
+#include "weft/device/cuda/kernels/reduce.cuh"
+#include "weft/device/cuda/table.h"
+
+namespace weft::cuda {
+
+namespace {
+
+constexpr int block = 32, threads = 256, side = threads / block;  // `side` threads share a row
+
+// Rows [first, first + block) of one head as float, zeros from `end` on.
+template <class T>
+__device__ void load_rows(float* to, const Rows<const T>& x, int head, int dim, int first, int end) {
+  for (int i = threadIdx.x; i < block * dim; i += threads) {
+    const int r = i / dim, c = i % dim;
+    to[r * (dim + 1) + c] = first + r < end ? widen(x[first + r][head * dim + c]) : 0.0f;
+  }
+}
+
+__device__ float dot(const float* x, const float* y, int dim) {
+  float sum = 0;
+  for (int i = 0; i < dim; ++i) sum += x[i] * y[i];
+  return sum;
+}
+
+__device__ float row_max(float x) {
+#pragma unroll
+  for (int step = side / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(all_lanes, x, step));
+  return x;
+}
+__device__ float row_sum(float x) {
+#pragma unroll
+  for (int step = side / 2; step > 0; step /= 2) x += __shfl_xor_sync(all_lanes, x, step);
+  return x;
+}
+
+template <int most, class T>
+__global__ void __launch_bounds__(threads) forward_kernel(AttentionArguments<T> x) {
+  extern __shared__ float shared[];
+  const int head = static_cast<int>(blockIdx.y), kv_head = head / x.group;
+  const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * block;  // later queries see more keys: they go first
+  float *q = shared, *k = q + block * (x.dim + 1), *v = k + block * (x.dim + 1), *p = v + block * (x.value_dim + 1);
+  const int row = static_cast<int>(threadIdx.x) / side, lane = static_cast<int>(threadIdx.x) % side;
+  const int t = first + row, last = min(first + block, x.tokens) - 1;
+  const int lower = t < x.tokens ? x.limits.lower(t) : 0;
+  load_rows(q, x.q, head, x.dim, first, x.tokens);
+  float top = x.sinks != nullptr ? x.sink(head) : lowest, sum = x.sinks != nullptr ? 1.0f : 0.0f, out[most] = {};
+  for (int key = x.limits.lower(first) / block * block; key <= last; key += block) {
+    __syncthreads();
+    load_rows(k, x.k, kv_head, x.dim, key, x.tokens);
+    load_rows(v, x.v, kv_head, x.value_dim, key, x.tokens);
+    __syncthreads();
+    float score[block / side], high = top;
+#pragma unroll
+    for (int j = 0; j < block / side; ++j) {
+      const int c = lane + side * j;
+      const bool seen = t < x.tokens && key + c >= lower && key + c <= t;
+      score[j] = seen ? x.scale * dot(q + row * (x.dim + 1), k + c * (x.dim + 1), x.dim) : -INFINITY;
+      high = fmaxf(high, score[j]);
+    }
+    high = row_max(high);
+    const float factor = expf(top - high);
+    float part = 0;
+#pragma unroll
+    for (int j = 0; j < block / side; ++j) {
+      const float probability = expf(score[j] - high);
+      p[row * (block + 1) + lane + side * j] = probability;
+      part += probability;
+    }
+    sum = sum * factor + row_sum(part);
+    top = high;
+    __syncwarp();  // a row belongs to one warp
+#pragma unroll
+    for (int j = 0; j < most; ++j) {
+      const int c = lane + side * j;
+      if (c < x.value_dim) {
+        float value = out[j] * factor;
+        for (int i = 0; i < block; ++i) value += p[row * (block + 1) + i] * v[i * (x.value_dim + 1) + c];
+        out[j] = value;
+      }
+    }
+  }
+  if (t >= x.tokens) return;
+#pragma unroll
+  for (int j = 0; j < most; ++j) {
+    const int c = lane + side * j;
+    if (c < x.value_dim) x.out[t][head * x.value_dim + c] = narrow<T>(out[j] / sum);
+  }
+  if (lane == 0) x.lse[head][t] = top + logf(sum);
+}
+
+// delta = dout . out: a warp for each token and head.
+template <class T>
+__global__ void delta_kernel(AttentionArguments<T> x, AttentionGradients<T> g) {
+  const std::int64_t index = blockIdx.x * 8ll + threadIdx.y;
+  if (index >= static_cast<std::int64_t>(x.tokens) * x.heads) return;
+  const std::int64_t t = index / x.heads, head = index % x.heads;
+  float sum = 0;
+  for (int c = threadIdx.x; c < x.value_dim; c += 32)
+    sum += widen(x.out[t][head * x.value_dim + c]) * widen(g.dout[t][head * x.value_dim + c]);
+  sum = warp_sum(sum);
+  if (threadIdx.x == 0) g.delta[head][t] = sum;
+}
+
+// dsink = - sum over tokens of exp(sink - lse) delta. A block for each head.
+template <class T>
+__global__ void sink_kernel(AttentionArguments<T> x, AttentionGradients<T> g, float* dsinks) {
+  const int head = static_cast<int>(blockIdx.x);
+  double sum = 0;
+  for (int t = threadIdx.x; t < x.tokens; t += threads)
+    sum += static_cast<double>(expf(x.sink(head) - x.lse[head][t]) * g.delta[head][t]);
+  sum = block_sum<threads>(sum);
+  if (threadIdx.x == 0) dsinks[head] = static_cast<float>(-sum);
+}
+
+struct BackwardTiles {
+  float *q, *k, *v, *dout, *p, *ds;
+  __device__ BackwardTiles(float* shared, int dim, int value_dim)
+      : q(shared),
+        k(q + block * (dim + 1)),
+        v(k + block * (dim + 1)),
+        dout(v + block * (value_dim + 1)),
+        p(dout + block * (value_dim + 1)),
+        ds(p + block * (block + 1)) {}
+  static std::size_t bytes(int dim, int value_dim) {
+    return static_cast<std::size_t>(2 * block * (dim + 1) + 2 * block * (value_dim + 1) + 2 * block * (block + 1)) *
+           sizeof(float);
+  }
+};
+
+// Probabilities and gradients of scores, [queries][keys], of the tiles in shared memory.
+template <class T>
+__device__ void score_gradients(const AttentionArguments<T>& x, const AttentionGradients<T>& g, const BackwardTiles& s,
+                                int head, int query, int key) {
+  const int row = static_cast<int>(threadIdx.x) / side, lane = static_cast<int>(threadIdx.x) % side, t = query + row;
+  const bool real = t < x.tokens;
+  const int lower = real ? x.limits.lower(t) : 0;
+  const float lse = real ? x.lse[head][t] : 0, delta = real ? g.delta[head][t] : 0;
+#pragma unroll
+  for (int j = 0; j < block / side; ++j) {
+    const int c = lane + side * j;
+    float p = 0, ds = 0;
+    if (real && key + c >= lower && key + c <= t) {
+      p = expf(x.scale * dot(s.q + row * (x.dim + 1), s.k + c * (x.dim + 1), x.dim) - lse);
+      ds = p * (dot(s.dout + row * (x.value_dim + 1), s.v + c * (x.value_dim + 1), x.value_dim) - delta);
+    }
+    s.p[row * (block + 1) + c] = p;
+    s.ds[row * (block + 1) + c] = ds;
+  }
+}
+
+template <int most, class T>
+__global__ void __launch_bounds__(threads) key_gradients(AttentionArguments<T> x, AttentionGradients<T> g) {
+  extern __shared__ float shared[];
+  const BackwardTiles s(shared, x.dim, x.value_dim);
+  const int kv_head = static_cast<int>(blockIdx.y), key = static_cast<int>(blockIdx.x) * block;
+  const int row = static_cast<int>(threadIdx.x) / side, lane = static_cast<int>(threadIdx.x) % side;
+  load_rows(s.k, x.k, kv_head, x.dim, key, x.tokens);
+  load_rows(s.v, x.v, kv_head, x.value_dim, key, x.tokens);
+  float dk[most] = {}, dv[most] = {};
+  for (int head = kv_head * x.group; head < (kv_head + 1) * x.group; ++head)
+    for (int query = key; query < x.tokens && x.limits.lower(query) < key + block; query += block) {
+      __syncthreads();
+      load_rows(s.q, x.q, head, x.dim, query, x.tokens);
+      load_rows(s.dout, g.dout, head, x.value_dim, query, x.tokens);
+      __syncthreads();
+      score_gradients(x, g, s, head, query, key);
+      __syncthreads();
+#pragma unroll
+      for (int j = 0; j < most; ++j) {
+        const int c = lane + side * j;
+        if (c < x.dim)
+          for (int i = 0; i < block; ++i) dk[j] += s.ds[i * (block + 1) + row] * s.q[i * (x.dim + 1) + c];
+        if (c < x.value_dim)
+          for (int i = 0; i < block; ++i) dv[j] += s.p[i * (block + 1) + row] * s.dout[i * (x.value_dim + 1) + c];
+      }
+    }
+  const int t = key + row;
+  if (t >= x.tokens) return;
+#pragma unroll
+  for (int j = 0; j < most; ++j) {
+    const int c = lane + side * j;
+    if (c < x.dim) g.dk[t][kv_head * x.dim + c] = narrow<T>(x.scale * dk[j]);
+    if (c < x.value_dim) g.dv[t][kv_head * x.value_dim + c] = narrow<T>(dv[j]);
+  }
+}
+
+template <int most, class T>
+__global__ void __launch_bounds__(threads) query_gradients(AttentionArguments<T> x, AttentionGradients<T> g) {
+  extern __shared__ float shared[];
+  const BackwardTiles s(shared, x.dim, x.value_dim);
+  const int head = static_cast<int>(blockIdx.y), kv_head = head / x.group;
+  const int query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * block, last = min(query + block, x.tokens) - 1;
+  const int row = static_cast<int>(threadIdx.x) / side, lane = static_cast<int>(threadIdx.x) % side;
+  load_rows(s.q, x.q, head, x.dim, query, x.tokens);
+  load_rows(s.dout, g.dout, head, x.value_dim, query, x.tokens);
+  float dq[most] = {};
+  for (int key = x.limits.lower(query) / block * block; key <= last; key += block) {
+    __syncthreads();
+    load_rows(s.k, x.k, kv_head, x.dim, key, x.tokens);
+    load_rows(s.v, x.v, kv_head, x.value_dim, key, x.tokens);
+    __syncthreads();
+    score_gradients(x, g, s, head, query, key);
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < most; ++j) {
+      const int c = lane + side * j;
+      if (c < x.dim)
+        for (int i = 0; i < block; ++i) dq[j] += s.ds[row * (block + 1) + i] * s.k[i * (x.dim + 1) + c];
+    }
+  }
+  const int t = query + row;
+  if (t >= x.tokens) return;
+#pragma unroll
+  for (int j = 0; j < most; ++j) {
+    const int c = lane + side * j;
+    if (c < x.dim) g.dq[t][head * x.dim + c] = narrow<T>(x.scale * dq[j]);
+  }
+}
+
+void check(const char* name, const Attention& op) {
+  const auto fits = [name](bool condition, const char* why) { require(condition, name, why); };
+  const std::int64_t tokens = op.q.rows();
+  fits(op.heads > 0 && op.kv_heads > 0 && op.heads % op.kv_heads == 0, "heads are not a multiple of kv_heads");
+  fits(op.q.columns() == op.heads * op.dim, "q is not [T, heads * dim]");
+  fits(op.k.rows() == tokens && op.k.columns() == op.kv_heads * op.dim, "k is not [T, kv_heads * dim]");
+  fits(op.v.rows() == tokens && op.v.columns() == op.kv_heads * op.value_dim, "v is not [T, kv_heads * value_dim]");
+  fits(op.out.rows() == tokens && op.out.columns() == op.heads * op.value_dim, "out is not [T, heads * value_dim]");
+  fits(op.q.dtype == op.k.dtype && op.q.dtype == op.v.dtype && op.q.dtype == op.out.dtype,
+       "q, k, v and out differ in dtype");
+  fits(op.lse.rows() == op.heads && op.lse.columns() == tokens && op.lse.dtype == DType::f32,
+       "lse is not f32 [heads, T]");
+  fits(op.dim <= 256 && op.value_dim <= 256, "head dims above 256 are not there on a GPU yet");
+  if (op.sinks.given())
+    fits(op.sinks.shape.elements() == op.heads && (op.sinks.dtype == DType::f32 || op.sinks.dtype == DType::bf16),
+         "sinks is not f32 or bf16 [heads]");
+  if (op.boundaries.given())
+    fits(op.boundaries.dtype == DType::i32 && op.boundaries.shape.elements() == tokens, "boundaries is not i32 [T]");
+  else
+    fits(op.length > 0 && tokens % op.length == 0, "T is not a multiple of length");
+}
+
+template <class T>
+AttentionArguments<T> arguments_of(const Attention& op) {
+  return {rows_of<const T>(op.q),
+          rows_of<const T>(op.k),
+          rows_of<const T>(op.v),
+          rows_of<T>(op.out),
+          rows_of<float>(op.lse),
+          optional<const void>(op.sinks),
+          op.sinks.dtype == DType::f32,
+          {optional<const std::int32_t>(op.boundaries), static_cast<int>(op.length), static_cast<int>(op.window)},
+          static_cast<int>(op.q.rows()),
+          static_cast<int>(op.heads),
+          static_cast<int>(op.heads / op.kv_heads),
+          static_cast<int>(op.dim),
+          static_cast<int>(op.value_dim),
+          static_cast<float>(op.scale)};
+}
+
+// body(most): elements of a row that one of its threads keeps at most.
+template <class Body>
+void with_most(const Attention& op, const Body& body) {
+  if (std::max(op.dim, op.value_dim) <= 128)
+    body(std::integral_constant<int, 16>{});
+  else
+    body(std::integral_constant<int, 32>{});
+}
+
+template <class Kernel, class... Arguments>
+void run(const char* name, CudaStream& stream, const Kernel& kernel, dim3 grid, std::size_t shared,
+         const Arguments&... arguments) {
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)), name);
+  kernel<<<grid, threads, shared, stream.handle()>>>(arguments...);
+  launched(name);
+}
+
+}  // namespace
+
+void attention(Stream& stream, const Attention& op) {
+  constexpr const char* name = "attention";
+  if (op.q.rows() == 0) return;
+  check(name, op);
+  CudaStream& s = cuda_stream(stream);
+  if (s.attention() != nullptr && s.attention()->forward(s, op)) return;
+  const auto tiles = static_cast<unsigned>(divide_up(op.q.rows(), block));
+  with_storage(name, op.q.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const AttentionArguments<T> x = arguments_of<T>(op);
+    if constexpr (std::is_same_v<T, bf16>)
+      if (tensor_attention(s, op, x)) return;
+    const auto shared =
+        static_cast<std::size_t>(2 * block * (x.dim + 1) + block * (x.value_dim + 1) + block * (block + 1)) *
+        sizeof(float);
+    with_most(op, [&](auto most) {
+      run(name, s, forward_kernel<decltype(most)::value, T>, dim3(tiles, static_cast<unsigned>(op.heads)), shared, x);
+    });
+  });
+}
+
+void attention_backward(Stream& stream, const AttentionBackward& op) {
+  constexpr const char* name = "attention_backward";
+  const Attention& f = op.forward;
+  if (f.q.rows() == 0) return;
+  check(name, f);
+  for (const Tensor* tensor : {&op.dout, &op.dq, &op.dk, &op.dv})
+    require(tensor->dtype == f.q.dtype, name, "gradients differ from q in dtype");
+  require(same_size(op.dout, f.out) && same_size(op.dq, f.q) && same_size(op.dk, f.k) && same_size(op.dv, f.v), name,
+          "gradients differ from their values in shape");
+  require(same_size(op.scratch, f.lse) && op.scratch.dtype == DType::f32, name, "scratch differs from lse");
+  require(op.dsinks.given() == f.sinks.given(), name, "dsinks goes with sinks");
+  require(!op.dsinks.given() || (op.dsinks.dtype == DType::f32 && op.dsinks.shape.elements() == f.heads), name,
+          "dsinks is not f32 [heads]");
+  CudaStream& s = cuda_stream(stream);
+  if (s.attention() != nullptr && s.attention()->backward(s, op)) return;
+  const auto tiles = static_cast<unsigned>(divide_up(f.q.rows(), block));
+  with_storage(name, f.q.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const AttentionArguments<T> x = arguments_of<T>(f);
+    const AttentionGradients<T> g{rows_of<const T>(op.dout), rows_of<T>(op.dq), rows_of<T>(op.dk), rows_of<T>(op.dv),
+                                  rows_of<float>(op.scratch)};
+    delta_kernel<T><<<static_cast<unsigned>(divide_up(f.q.rows() * f.heads, 8)), dim3(32, 8), 0, s.handle()>>>(x, g);
+    launched(name);
+    if (op.dsinks.given()) {
+      sink_kernel<T><<<static_cast<unsigned>(f.heads), threads, 0, s.handle()>>>(x, g, op.dsinks.as<float>());
+      launched(name);
+    }
+    if constexpr (std::is_same_v<T, bf16>)
+      if (tensor_attention_backward(s, op, x, g)) return;
+    const std::size_t shared = BackwardTiles::bytes(x.dim, x.value_dim);
+    with_most(f, [&](auto most) {
+      constexpr int n = decltype(most)::value;
+      run(name, s, key_gradients<n, T>, dim3(tiles, static_cast<unsigned>(f.kv_heads)), shared, x, g);
+      run(name, s, query_gradients<n, T>, dim3(tiles, static_cast<unsigned>(f.heads)), shared, x, g);
+    });
+  });
+}
+
+}  // namespace weft::cuda

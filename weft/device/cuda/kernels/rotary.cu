@@ -1,0 +1,68 @@
+#include "weft/device/cuda/kernels/launch.cuh"
+#include "weft/device/cuda/table.h"
+#include "weft/device/operations/attention.h"
+
+namespace weft::cuda {
+
+namespace {
+
+// A unit is a pair of a head, or (behind the pairs) an element that does not turn.
+template <class T>
+struct Turn {
+  Rows<const T> x;
+  Rows<T> y;
+  Rows<const float> cosine, sine;
+  const std::int32_t* positions;
+  unsigned length, head_dim, half, units;  // units of a head
+  float sign;
+  bool interleaved;
+  __device__ void operator()(std::int64_t t, std::int64_t unit) const {
+    const unsigned head = static_cast<unsigned>(unit) / units, i = static_cast<unsigned>(unit) - head * units;
+    const T* from = x[t] + head * head_dim;
+    T* to = y[t] + head * head_dim;
+    if (i >= half) {
+      to[i + half] = from[i + half];
+      return;
+    }
+    const unsigned position = positions != nullptr ? positions[t] : static_cast<unsigned>(t) % length;
+    const unsigned at = interleaved ? 2 * i : i, pair = interleaved ? 2 * i + 1 : i + half;
+    const float a = widen(from[at]), b = widen(from[pair]), c = cosine[position][i], s = sign * sine[position][i];
+    to[at] = narrow<T>(a * c - b * s);
+    to[pair] = narrow<T>(b * c + a * s);
+  }
+};
+
+}  // namespace
+
+void rotary(Stream& stream, const Rotary& op) {
+  constexpr const char* name = "rotary";
+  require(same_size(op.x, op.y) && op.x.dtype == op.y.dtype, name, "x and y differ in shape or dtype");
+  if (op.x.rows() == 0) return;
+  require(columns_of(op.x) == op.heads * op.head_dim, name, "x does not have heads * head_dim columns");
+  require(op.width >= 0 && op.width % 2 == 0 && op.width <= op.head_dim, name, "the width is odd or exceeds head_dim");
+  require(columns_of(op.cosine) == op.width / 2 && same_size(op.cosine, op.sine), name,
+          "the tables of angles do not have width / 2 columns");
+  require(op.cosine.dtype == DType::f32 && op.sine.dtype == DType::f32, name, "the tables of angles are not f32");
+  require(op.positions.given() ? op.positions.dtype == DType::i32 && op.positions.shape.elements() == op.x.rows()
+                               : op.length > 0,
+          name, "needs i32 positions [T], or a length");
+  with_storage(name, op.x.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const bool in_place = op.x.data == op.y.data;
+    const std::int64_t half = op.width / 2, units = in_place ? half : op.head_dim - half;
+    const Turn<T> turn{rows_of<const T>(op.x),
+                       rows_of<T>(op.y),
+                       rows_of<const float>(op.cosine),
+                       rows_of<const float>(op.sine),
+                       optional<const std::int32_t>(op.positions),
+                       static_cast<unsigned>(op.length),
+                       static_cast<unsigned>(op.head_dim),
+                       static_cast<unsigned>(half),
+                       static_cast<unsigned>(units),
+                       op.inverse ? -1.0f : 1.0f,
+                       op.style == RotaryStyle::interleaved};
+    launch_over_rows(name, cuda_stream(stream), turn, op.x.rows(), op.heads * units);
+  });
+}
+
+}  // namespace weft::cuda

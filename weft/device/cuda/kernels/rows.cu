@@ -1,0 +1,189 @@
+// gather_rows, sum_rows, embedding: whole rows, by index.
+#include "weft/device/cuda/kernels/launch.cuh"
+#include "weft/device/cuda/table.h"
+#include "weft/device/operations/loss.h"
+#include "weft/device/operations/rows.h"
+
+namespace weft::cuda {
+
+namespace {
+
+// Rows of `Word`s, whatever they mean.
+template <class Word>
+struct GatherWords {
+  Rows<const Word> x;
+  Rows<Word> y;
+  const std::int32_t* index;
+  std::int32_t divisor;
+  std::int64_t rows;
+  __device__ void operator()(std::int64_t r, std::int64_t u) const {
+    const std::int32_t from = index[r] < 0 ? -1 : index[r] / divisor;
+    y[r][u] = from >= 0 && from < rows ? x[from][u] : Word{};
+  }
+};
+
+template <class Word>
+void gather(CudaStream& stream, const GatherRows& op, const std::int32_t* in_use) {
+  const auto ratio = static_cast<std::int64_t>(sizeof(Word) / size_of(op.x.dtype));
+  const GatherWords<Word> words{{static_cast<const Word*>(op.x.data), op.x.stride / ratio},
+                                {static_cast<Word*>(op.y.data), op.y.stride / ratio},
+                                op.index.as<std::int32_t>(),
+                                static_cast<std::int32_t>(op.divisor),
+                                op.x.rows()};
+  launch_over_rows("gather_rows", stream, words, op.y.rows(), columns_of(op.y) / ratio, in_use);
+}
+
+// Whether a row's bytes, strides and addresses are multiples of `bytes`.
+bool divides(std::int64_t bytes, const Tensor& x, const Tensor& y) {
+  const auto size = static_cast<std::int64_t>(size_of(y.dtype));
+  const auto fits = [&](const Tensor& t) {
+    return reinterpret_cast<std::intptr_t>(t.data) % bytes == 0 && (t.rows() <= 1 || t.stride * size % bytes == 0);
+  };
+  return columns_of(y) * size % bytes == 0 && fits(x) && fits(y);
+}
+
+template <int V, class T, class Y>
+struct SumByIndex {
+  Rows<const T> x;
+  Rows<const std::int32_t> index;
+  Rows<Y> y;
+  Rows<const Y> residual;
+  Rows<const T> extra;
+  std::int64_t choices, rows;
+  __device__ void operator()(std::int64_t t, std::int64_t u) const {
+    float sum[V] = {}, v[V];
+    if (residual.data != nullptr) load<V>(residual[t] + u * V, sum);
+    if (extra.data != nullptr) {
+      load<V>(extra[t] + u * V, v);
+#pragma unroll
+      for (int i = 0; i < V; ++i) sum[i] += v[i];
+    }
+    for (std::int64_t j = 0; j < choices; ++j) {
+      const std::int32_t from = index[t][j];
+      if (from < 0 || from >= rows) continue;
+      load<V>(x[from] + u * V, v);
+#pragma unroll
+      for (int i = 0; i < V; ++i) sum[i] += v[i];
+    }
+    store<V>(y[t] + u * V, sum);
+  }
+};
+
+template <int V, class W, class Y>
+struct Embed {
+  Rows<const W> weight;
+  Rows<Y> y;
+  const std::int32_t* tokens;
+  std::int64_t vocabulary;
+  __device__ void operator()(std::int64_t t, std::int64_t u) const {
+    float v[V] = {};
+    const std::int32_t token = tokens[t];
+    if (token >= 0 && token < vocabulary) load<V>(weight[token] + u * V, v);
+    store<V>(y[t] + u * V, v);
+  }
+};
+
+struct ShiftTokens {
+  const std::int32_t *x, *boundaries;
+  std::int32_t* y;
+  std::int64_t tokens, by;
+  int length;
+  std::int32_t fill;
+  __device__ void operator()(std::int64_t, std::int64_t t) const {
+    const std::int64_t from = t + by;
+    const bool together =
+        from < tokens && (boundaries != nullptr ? boundaries[from] == boundaries[t] : from / length == t / length);
+    y[t] = together ? x[from] : fill;
+  }
+};
+
+}  // namespace
+
+void gather_rows(Stream& stream, const GatherRows& op) {
+  constexpr const char* name = "gather_rows";
+  if (op.y.rows() == 0) return;
+  require(op.x.dtype == op.y.dtype && (op.x.rows() == 0 || columns_of(op.x) == columns_of(op.y)), name,
+          "x and y differ in columns or dtype");
+  require(op.index.dtype == DType::i32 && op.index.shape.elements() >= op.y.rows() && op.divisor >= 1, name,
+          "the index is not i32 [rows]");
+  const std::int32_t* in_use = in_use_of(name, op.rows_in_use);
+  CudaStream& s = cuda_stream(stream);
+  if (divides(16, op.x, op.y)) return gather<uint4>(s, op, in_use);
+  switch (size_of(op.y.dtype)) {
+    case 8:
+      return gather<std::uint64_t>(s, op, in_use);
+    case 4:
+      return gather<std::uint32_t>(s, op, in_use);
+    case 2:
+      return gather<std::uint16_t>(s, op, in_use);
+    default:
+      return gather<std::uint8_t>(s, op, in_use);
+  }
+}
+
+void sum_rows(Stream& stream, const SumRows& op) {
+  constexpr const char* name = "sum_rows";
+  const std::int64_t rows = op.y.rows(), columns = columns_of(op.y);
+  if (rows == 0) return;
+  require(op.index.dtype == DType::i32 && op.index.rows() == rows, name, "the index is not i32 [T, k]");
+  require(op.x.rows() == 0 || columns_of(op.x) == columns, name, "x and y differ in columns");
+  require(!op.residual.given() || (same_size(op.residual, op.y) && op.residual.dtype == op.y.dtype), name,
+          "the residual and y differ in shape or dtype");
+  require(!op.extra.given() || (same_size(op.extra, op.y) && op.extra.dtype == op.x.dtype), name,
+          "extra is not y's shape in x's dtype");
+  with_storage_and(name, op.x.dtype, op.y.dtype, [&](auto t, auto u) {
+    using T = typename decltype(t)::type;
+    using Y = typename decltype(u)::type;
+    with_pack(columns, {&op.x, &op.y, &op.residual, &op.extra}, [&](auto v) {
+      constexpr int V = decltype(v)::value;
+      const SumByIndex<V, T, Y> sum{rows_of<const T>(op.x),
+                                    rows_of<const std::int32_t>(op.index),
+                                    rows_of<Y>(op.y),
+                                    rows_of<const Y>(op.residual),
+                                    rows_of<const T>(op.extra),
+                                    op.index.shape.elements() / rows,
+                                    op.x.rows()};
+      launch_over_rows(name, cuda_stream(stream), sum, rows, columns / V);
+    });
+  });
+}
+
+void embedding(Stream& stream, const Embedding& op) {
+  constexpr const char* name = "embedding";
+  const std::int64_t rows = op.y.rows(), columns = columns_of(op.y);
+  if (rows == 0) return;
+  require(op.tokens.dtype == DType::i32 && op.tokens.shape.elements() == rows, name, "tokens are not i32 [T]");
+  require(columns_of(op.weight) == columns, name, "weight and y differ in columns");
+  with_storage_and(name, op.weight.dtype, op.y.dtype, [&](auto t, auto u) {
+    using W = typename decltype(t)::type;
+    using Y = typename decltype(u)::type;
+    with_pack(columns, {&op.weight, &op.y}, [&](auto v) {
+      constexpr int V = decltype(v)::value;
+      launch_over_rows(
+          name, cuda_stream(stream),
+          Embed<V, W, Y>{rows_of<const W>(op.weight), rows_of<Y>(op.y), op.tokens.as<std::int32_t>(), op.weight.rows()},
+          rows, columns / V);
+    });
+  });
+}
+
+void shift(Stream& stream, const Shift& op) {
+  constexpr const char* name = "shift";
+  const std::int64_t tokens = op.x.shape.elements();
+  require(op.x.dtype == DType::i32 && op.y.dtype == DType::i32 && op.y.shape.elements() == tokens, name,
+          "x and y are not i32 [T]");
+  require(op.by >= 0, name, "it shifts towards the beginning only");
+  require(op.boundaries.given() ? op.boundaries.dtype == DType::i32 && op.boundaries.shape.elements() == tokens
+                                : op.length > 0 && tokens % op.length == 0,
+          name, "boundaries is not i32 [T], or T is not a multiple of length");
+  const ShiftTokens tokens_of{op.x.as<std::int32_t>(),
+                              optional<const std::int32_t>(op.boundaries),
+                              op.y.as<std::int32_t>(),
+                              tokens,
+                              op.by,
+                              static_cast<int>(op.length),
+                              op.fill};
+  launch_over_rows(name, cuda_stream(stream), tokens_of, 1, tokens);
+}
+
+}  // namespace weft::cuda

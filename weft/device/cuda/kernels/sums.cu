@@ -1,0 +1,202 @@
+// column_sum, grouped_column_sum, rms_norm_weight_gradient: sums down the rows. Rows are cut into chunks that their
+// number alone decides; the sums of chunks are added in order.
+#include "weft/device/cuda/kernels/launch.cuh"
+#include "weft/device/cuda/table.h"
+#include "weft/device/operations/matmul.h"
+#include "weft/device/operations/norms.h"
+
+namespace weft::cuda {
+
+namespace {
+
+constexpr int width = 64, lanes = 16;  // of a block: columns, and rows that are added side by side
+constexpr std::int64_t most_chunks = 128, least_chunk = 256;
+
+// The sum of f(r, c) for r in [begin, end): row by row on each lane, then lane by lane. For lane 0.
+template <class F>
+__device__ float sum_rows_of(const F& f, std::int64_t begin, std::int64_t end, std::int64_t c, bool inside) {
+  __shared__ float parts[lanes][width];
+  float sum = 0;
+  if (inside)
+    for (std::int64_t r = begin + threadIdx.y; r < end; r += lanes) sum += f(r, c);
+  __syncthreads();
+  parts[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0) return 0;
+  for (int lane = 1; lane < lanes; ++lane) sum += parts[lane][threadIdx.x];
+  return sum;
+}
+
+template <class F>
+__global__ void sum_chunks(F f, std::int64_t rows, std::int64_t chunk, std::int64_t columns, const std::int32_t* in_use,
+                           float* parts) {
+  const std::int64_t c = blockIdx.x * static_cast<std::int64_t>(width) + threadIdx.x;
+  const std::int64_t used = used_rows(in_use, rows), begin = blockIdx.y * chunk;
+  const std::int64_t end = begin + chunk < used ? begin + chunk : used;
+  const float sum = sum_rows_of(f, begin, end, c, c < columns);
+  if (threadIdx.y == 0 && c < columns) parts[blockIdx.y * columns + c] = sum;
+}
+
+struct Part {
+  const float* parts;
+  std::int64_t columns;
+  __device__ float operator()(std::int64_t r, std::int64_t c) const { return parts[r * columns + c]; }
+};
+
+template <class Y>
+__global__ void sum_parts(Part part, std::int64_t chunks, Y* y, bool add) {
+  const std::int64_t c = blockIdx.x * static_cast<std::int64_t>(width) + threadIdx.x;
+  const float sum = sum_rows_of(part, 0, chunks, c, c < part.columns);
+  if (threadIdx.y == 0 && c < part.columns) y[c] = narrow<Y>(add ? widen(y[c]) + sum : sum);
+}
+
+template <class Y, class F>
+void sum_columns(const char* name, CudaStream& stream, const F& f, std::int64_t rows, std::int64_t columns,
+                 const std::int32_t* in_use, Y* y, Store store) {
+  if (columns == 0) return;
+  const std::int64_t chunk = std::max(least_chunk, divide_up(rows, most_chunks));
+  const std::int64_t chunks = divide_up(rows, chunk);
+  float* parts = stream.scratch_of<float>(std::max<std::int64_t>(chunks, 1) * columns);
+  const auto blocks = static_cast<unsigned>(divide_up(columns, width));
+  if (chunks > 0) {
+    sum_chunks<<<dim3(blocks, static_cast<unsigned>(chunks)), dim3(width, lanes), 0, stream.handle()>>>(
+        f, rows, chunk, columns, in_use, parts);
+    launched(name);
+  }
+  sum_parts<Y>
+      <<<blocks, dim3(width, lanes), 0, stream.handle()>>>(Part{parts, columns}, chunks, y, store == Store::add);
+  launched(name);
+}
+
+template <class T>
+struct Element {
+  Rows<const T> x;
+  __device__ float operator()(std::int64_t r, std::int64_t c) const { return widen(x[r][c]); }
+};
+
+// Of the weight's gradient: dy * x * inverse, for a norm of whole rows.
+template <class T>
+struct RowTerm {
+  Rows<const T> x, dy;
+  const float* inverse;
+  __device__ float operator()(std::int64_t r, std::int64_t c) const {
+    return widen(dy[r][c]) * widen(x[r][c]) * inverse[r];
+  }
+};
+// For a norm of parts. Where they share their weights, a part is a row of the sum.
+template <class T>
+struct PartTerm {
+  Rows<const T> x, dy;
+  const float* inverse;
+  int parts, part_width;
+  bool shared;
+  __device__ float operator()(std::int64_t r, std::int64_t c) const {
+    const std::int64_t row = shared ? static_cast<unsigned>(r) / static_cast<unsigned>(parts) : r;
+    const std::int64_t part = shared ? r - row * parts : static_cast<unsigned>(c) / static_cast<unsigned>(part_width);
+    const std::int64_t at = shared ? part * part_width + c : c;
+    return widen(dy[row][at]) * widen(x[row][at]) * inverse[row * parts + part];
+  }
+};
+
+// Of a bias's gradient, where rows carry a weight.
+template <class T>
+struct ScaledElement {
+  Rows<const T> x;
+  const float* scale;
+  __device__ float operator()(std::int64_t r, std::int64_t c) const { return scale[r] * widen(x[r][c]); }
+};
+
+template <class F, class Y>
+__global__ void sum_groups(F x, std::int64_t columns, const std::int32_t* counts, const std::int32_t* offsets,
+                           Rows<Y> y, bool add) {
+  const std::int64_t c = blockIdx.x * static_cast<std::int64_t>(width) + threadIdx.x;
+  const std::int64_t begin = offsets[blockIdx.y], end = begin + counts[blockIdx.y];
+  const float sum = sum_rows_of(x, begin, end, c, c < columns);
+  if (threadIdx.y != 0 || c >= columns) return;
+  Y& to = y[blockIdx.y][c];
+  to = narrow<Y>(add ? widen(to) + sum : sum);
+}
+
+}  // namespace
+
+void column_sum(Stream& stream, const ColumnSum& op) {
+  constexpr const char* name = "column_sum";
+  const std::int64_t columns = op.y.shape.elements();
+  require(op.x.rows() == 0 || columns_of(op.x) == columns, name, "y does not have x's columns");
+  with_storage_and(name, op.x.dtype, op.y.dtype, [&](auto t, auto u) {
+    using T = typename decltype(t)::type;
+    using Y = typename decltype(u)::type;
+    sum_columns<Y>(name, cuda_stream(stream), Element<T>{rows_of<const T>(op.x)}, op.x.rows(), columns,
+                   in_use_of(name, op.rows_in_use), op.y.as<Y>(), op.store);
+  });
+}
+
+namespace {
+
+// y [G, n] (+)= the sum of f over the rows of each group. x: what f reads.
+template <class Y, class F>
+void sum_each_group(const char* name, CudaStream& stream, const F& f, const Tensor& x, const Groups& groups,
+                    const Tensor& y, Store store) {
+  const std::int64_t count = y.rows(), columns = columns_of(y);
+  require(groups.counts.shape.elements() == count && groups.counts.dtype == DType::i32 &&
+              groups.offsets.dtype == DType::i32 && count < 65536,
+          name, "counts or offsets do not fit the groups");
+  require(x.rows() == 0 || columns_of(x) == columns, name, "rows and sums differ in columns");
+  if (count == 0 || columns == 0) return;
+  const dim3 grid(static_cast<unsigned>(divide_up(columns, width)), static_cast<unsigned>(count));
+  sum_groups<F, Y><<<grid, dim3(width, lanes), 0, stream.handle()>>>(f, columns, groups.counts.as<std::int32_t>(),
+                                                                     groups.offsets.as<std::int32_t>(), rows_of<Y>(y),
+                                                                     store == Store::add);
+  launched(name);
+}
+
+}  // namespace
+
+void grouped_column_sum(Stream& stream, const GroupedColumnSum& op) {
+  constexpr const char* name = "grouped_column_sum";
+  with_storage_and(name, op.x.dtype, op.y.dtype, [&](auto t, auto u) {
+    using T = typename decltype(t)::type;
+    sum_each_group<typename decltype(u)::type>(name, cuda_stream(stream), Element<T>{rows_of<const T>(op.x)}, op.x,
+                                               op.groups, op.y, op.store);
+  });
+}
+
+void grouped_bias_gradient(Stream& stream, const GroupedBiasGradient& op) {
+  constexpr const char* name = "grouped_bias_gradient";
+  require(op.scale.dtype == DType::f32 && op.scale.shape.elements() == op.dy.rows(), name,
+          "there is not one f32 scale a row");
+  with_storage_and(name, op.dy.dtype, op.dbias.dtype, [&](auto t, auto u) {
+    using T = typename decltype(t)::type;
+    sum_each_group<typename decltype(u)::type>(name, cuda_stream(stream),
+                                               ScaledElement<T>{rows_of<const T>(op.dy), op.scale.as<float>()}, op.dy,
+                                               op.groups, op.dbias, op.store);
+  });
+}
+
+void rms_norm_weight_gradient(Stream& stream, const RmsNormWeightGradient& op) {
+  constexpr const char* name = "rms_norm_weight_gradient";
+  require(same_size(op.x, op.dy) && op.x.dtype == op.dy.dtype, name, "x and dy differ in shape or dtype");
+  const std::int64_t columns = columns_of(op.x), weights = op.dweight.shape.elements();
+  require(op.x.rows() == 0 || columns % op.groups == 0, name, "a row does not divide into its parts");
+  const std::int64_t part_width = std::max<std::int64_t>(columns / op.groups, 1);
+  require(op.x.rows() == 0 || weights == part_width || weights == columns, name,
+          "the weight's length is neither a part's nor a row's");
+  require(op.inverse.dtype == DType::f32 && op.inverse.shape.elements() == op.x.rows() * op.groups, name,
+          "the inverse is not f32 [rows * groups]");
+  const bool shared = weights == part_width;
+  with_storage_and(name, op.x.dtype, op.dweight.dtype, [&](auto t, auto u) {
+    using T = typename decltype(t)::type;
+    using Y = typename decltype(u)::type;
+    const Rows<const T> x = rows_of<const T>(op.x), dy = rows_of<const T>(op.dy);
+    const float* inverse = op.inverse.as<float>();
+    const auto sum = [&](const auto& term, std::int64_t rows) {
+      sum_columns<Y>(name, cuda_stream(stream), term, rows, weights, nullptr, op.dweight.as<Y>(), op.store);
+    };
+    if (op.groups == 1) return sum(RowTerm<T>{x, dy, inverse}, op.x.rows());
+    require(op.x.rows() * op.groups < std::int64_t{1} << 32, name, "more than 4 billion parts");
+    sum(PartTerm<T>{x, dy, inverse, static_cast<int>(op.groups), static_cast<int>(part_width), shared},
+        op.x.rows() * (shared ? op.groups : 1));
+  });
+}
+
+}  // namespace weft::cuda

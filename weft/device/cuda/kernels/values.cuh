@@ -1,0 +1,68 @@
+// Typed access to tensors inside kernels: bf16 is widened to float when read and rounded to nearest even when written.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include "weft/device/tensor.h"
+
+namespace weft::cuda {
+
+using bf16 = __nv_bfloat16;
+
+__device__ inline float widen(float x) { return x; }
+__device__ inline float widen(bf16 x) { return __bfloat162float(x); }
+
+template <class T>
+__device__ inline T narrow(float x);
+template <>
+__device__ inline float narrow<float>(float x) {
+  return x;
+}
+template <>
+__device__ inline bf16 narrow<bf16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+
+// V elements that are read and written at once.
+template <class T, int V>
+struct alignas(sizeof(T) * V) Pack {
+  T at[V];
+};
+
+template <int V, class T>
+__device__ inline void load(const T* from, float (&x)[V]) {
+  const Pack<T, V> pack = *reinterpret_cast<const Pack<T, V>*>(from);
+#pragma unroll
+  for (int i = 0; i < V; ++i) x[i] = widen(pack.at[i]);
+}
+
+template <int V, class T>
+__device__ inline void store(T* to, const float (&x)[V]) {
+  Pack<T, V> pack;
+#pragma unroll
+  for (int i = 0; i < V; ++i) pack.at[i] = narrow<T>(x[i]);
+  *reinterpret_cast<Pack<T, V>*>(to) = pack;
+}
+
+// Rows of a tensor, as kernels take it.
+template <class T>
+struct Rows {
+  T* data = nullptr;
+  std::int64_t stride = 0;
+  __device__ T* operator[](std::int64_t row) const { return data + row * stride; }
+};
+template <class T>
+Rows<T> rows_of(const Tensor& tensor) {
+  return {static_cast<T*>(tensor.data), tensor.stride};
+}
+
+// The number of rows in use: all, or what device memory says.
+__device__ inline std::int64_t used_rows(const std::int32_t* in_use, std::int64_t rows) {
+  if (in_use == nullptr) return rows;
+  return *in_use < rows ? *in_use : rows;
+}
+
+}  // namespace weft::cuda

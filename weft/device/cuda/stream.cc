@@ -1,0 +1,48 @@
+#include "weft/device/cuda/stream.h"
+
+#include <algorithm>
+
+#include "weft/base/error.h"
+#include "weft/device/cuda/refuse.h"
+
+namespace weft::cuda {
+
+namespace {
+
+constexpr std::size_t first_scratch = std::size_t{32} << 20;
+
+}  // namespace
+
+CudaStream::CudaStream(Blas& blas, FusedAttention* attention) : blas_(blas), attention_(attention) {
+  check_cuda(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "making a stream");
+  check_cuda(cudaMalloc(&workspace_, workspace_bytes), "allocating a stream's workspace");
+  check_cuda(cudaMalloc(&scratch_, first_scratch), "allocating a stream's scratch memory");
+  scratch_bytes_ = first_scratch;
+}
+
+CudaStream::~CudaStream() {
+  cudaStreamSynchronize(handle_);
+  cudaFree(scratch_);
+  cudaFree(workspace_);
+  cudaStreamDestroy(handle_);
+}
+
+void CudaStream::synchronize() { check_cuda(cudaStreamSynchronize(handle_), "waiting for a stream"); }
+
+void* CudaStream::scratch(std::size_t bytes) {
+  if (bytes <= scratch_bytes_) return scratch_;
+  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+  check_cuda(cudaStreamIsCapturing(handle_, &capturing), "asking a stream whether it is being captured");
+  WEFT_CHECK(capturing == cudaStreamCaptureStatusNone, "scratch memory grows from {} to {} bytes during a capture",
+             scratch_bytes_, bytes);
+  synchronize();
+  check_cuda(cudaFree(scratch_), "freeing a stream's scratch memory");
+  scratch_ = nullptr;
+  scratch_bytes_ = 0;
+  const std::size_t wanted = std::max(bytes + bytes / 4, first_scratch);
+  check_cuda(cudaMalloc(&scratch_, wanted), "allocating a stream's scratch memory");
+  scratch_bytes_ = wanted;
+  return scratch_;
+}
+
+}  // namespace weft::cuda

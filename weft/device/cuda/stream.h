@@ -1,0 +1,50 @@
+// A CUDA stream with the memory that its operations work in. Operations of one stream run one after another, so they
+// share it; nothing in it outlives an operation.
+#pragma once
+
+#include <cstddef>
+
+#include <cuda_runtime.h>
+
+#include "weft/device/device.h"
+
+namespace weft::cuda {
+
+class Blas;
+class FusedAttention;
+
+class CudaStream : public Stream {
+ public:
+  CudaStream(Blas& blas, FusedAttention* attention);
+  ~CudaStream() override;
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+
+  void synchronize() override;
+  cudaStream_t handle() const { return handle_; }
+  Blas& blas() const { return blas_; }
+  FusedAttention* attention() const { return attention_; }  // null: there is none
+
+  // At least `bytes`, aligned to 256, for the operation that asks, once an operation. It grows when an operation of a
+  // new size is queued for the first time (never while a step is being captured).
+  void* scratch(std::size_t bytes);
+  template <class T>
+  T* scratch_of(std::int64_t count) {
+    return static_cast<T*>(scratch(static_cast<std::size_t>(count) * sizeof(T)));
+  }
+  // cuBLASLt's.
+  static constexpr std::size_t workspace_bytes = std::size_t{64} << 20;
+  void* workspace() const { return workspace_; }
+
+ private:
+  Blas& blas_;
+  cudaStream_t handle_ = nullptr;
+  void* workspace_ = nullptr;
+  void* scratch_ = nullptr;
+  std::size_t scratch_bytes_ = 0;
+  FusedAttention* attention_;
+};
+
+inline CudaStream& cuda_stream(Stream& stream) { return static_cast<CudaStream&>(stream); }
+
+}  // namespace weft::cuda

@@ -1,0 +1,91 @@
+#include "weft/execute/stream_executor.h"
+
+#include <chrono>
+
+#include "weft/base/error.h"
+
+namespace weft {
+
+StreamExecutor::StreamExecutor(const PreparedPlan& plan, Device& device, Stream& stream, bool graph)
+    : plan_(plan), device_(device), stream_(stream), start_(device.make_event()) {
+  const std::vector<Node>& nodes = plan.plan().nodes;
+  streams_[static_cast<std::size_t>(Lane::compute)] = &stream;
+  for (const Node& node : nodes) {
+    Stream*& of_lane = streams_[static_cast<std::size_t>(node.lane)];
+    if (!of_lane) {
+      own_.push_back(device.make_stream(1));
+      lane_ends_.push_back(device.make_event());
+      of_lane = own_.back().get();
+    }
+    if (node.collectives > 0) why_no_graph_ = "ranks exchange counts of rows through the host";
+  }
+  if (!graph) why_no_graph_ = "it was not asked for";
+  const std::vector<LaneMarks> marks = lane_waits(plan.plan(), plan.memory());
+  waits_.resize(nodes.size());
+  for (std::size_t i = 0; i < nodes.size(); ++i)
+    for (std::size_t lane = 0; lane < lane_count; ++lane) {
+      if (marks[i][lane] < 0) continue;
+      std::ptrdiff_t& event = waits_[static_cast<std::size_t>(marks[i][lane])].event;
+      if (event < 0) {
+        event = std::ssize(events_);
+        events_.push_back(device.make_event());
+      }
+      waits_[i].events.push_back(static_cast<std::size_t>(event));
+    }
+}
+
+void StreamExecutor::keep_times(bool keep) {
+  times_.resize(keep ? plan_.plan().nodes.size() : 0);
+  while (node_times_.size() < 2 * times_.size()) node_times_.push_back(device_.make_event());
+}
+
+void StreamExecutor::queue_step() {
+  const std::vector<Node>& nodes = plan_.plan().nodes;
+  start_->record(stream_);
+  for (const auto& own : own_) start_->wait_on(*own);
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    Stream& stream = stream_of(nodes[i].lane);
+    for (std::size_t event : waits_[i].events) events_[event]->wait_on(stream);
+    if (!times_.empty()) node_times_[2 * i]->record(stream);
+    plan_.run_node(NodeId(static_cast<std::int64_t>(i)), stream);
+    if (!times_.empty()) node_times_[2 * i + 1]->record(stream);
+    if (waits_[i].event >= 0) events_[static_cast<std::size_t>(waits_[i].event)]->record(stream);
+  }
+  for (std::size_t lane = 0; lane < own_.size(); ++lane) {
+    lane_ends_[lane]->record(*own_[lane]);
+    lane_ends_[lane]->wait_on(stream_);
+  }
+}
+
+void StreamExecutor::read_times() {
+  for (std::size_t i = 0; i < times_.size(); ++i)
+    times_[i] = {node_times_[2 * i]->seconds_since(*start_), node_times_[2 * i + 1]->seconds_since(*start_)};
+}
+
+void StreamExecutor::run_step(const std::function<void(const std::string&)>& on_error) {
+  begin_ = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  try {
+    // The first run meets every shape: it chooses algorithms and sizes scratch memory.
+    const bool as_graph = runs_ > 0 && times_.empty() && why_no_graph_.empty();
+    if (as_graph && !graph_) {
+      graph_ = device_.capture(stream_, [this] { queue_step(); });
+      if (!graph_) why_no_graph_ = fmt::format("{} has no graphs", device_.name());
+    }
+    if (as_graph && graph_)
+      graph_->launch(stream_);
+    else
+      queue_step();
+    stream_.synchronize();
+    read_times();
+    ++runs_;
+  } catch (const std::exception& e) {
+    if (on_error) on_error(e.what());
+    throw;
+  }
+}
+
+std::string StreamExecutor::status() const {
+  return fmt::format("a step of {} nodes is queued on {}", plan_.plan().nodes.size(), device_.name());
+}
+
+}  // namespace weft

@@ -1,0 +1,52 @@
+// Runs a plan on a device that queues its work: lanes are streams, and the calling thread puts every node on the stream
+// of its lane, in the order of the list, with events where a node waits for another lane. A step that never waits on
+// the host is recorded as one graph at its second run and queued as a whole from then on.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "weft/execute/executor.h"
+
+namespace weft {
+
+class StreamExecutor : public Executor {
+ public:
+  // The compute lane is `stream`; every other lane that the plan uses has a stream of its own.
+  StreamExecutor(const PreparedPlan& plan, Device& device, Stream& stream, bool graph);
+
+  void run_step(const std::function<void(const std::string&)>& on_error = {}) override;
+  void keep_times(bool keep) override;  // such a step is not run as a graph: a graph does not tell the times of nodes
+  const std::vector<NodeTime>& times() const override { return times_; }
+  double began() const override { return begin_; }
+  std::string status() const override;
+  // Why steps do not run as a graph; "" if they do or will.
+  const std::string& why_no_graph() const { return why_no_graph_; }
+
+ private:
+  struct NodeWaits {
+    std::vector<std::size_t> events;  // of other lanes' nodes, to wait for
+    std::ptrdiff_t event = -1;        // to record behind the node, since others wait for it
+  };
+  void queue_step();
+  void read_times();
+  Stream& stream_of(Lane lane) const { return *streams_[static_cast<std::size_t>(lane)]; }
+
+  const PreparedPlan& plan_;
+  Device& device_;
+  Stream& stream_;
+  std::array<Stream*, lane_count> streams_{};  // by lane; null where the plan does not use it
+  std::vector<std::unique_ptr<Stream>> own_;   // of lanes other than compute
+  std::vector<NodeWaits> waits_;               // by node
+  std::vector<std::unique_ptr<Event>> events_, lane_ends_, node_times_;
+  std::unique_ptr<Event> start_;
+  std::unique_ptr<Graph> graph_;
+  std::string why_no_graph_;
+  std::vector<NodeTime> times_;
+  double begin_ = 0;
+  int runs_ = 0;
+};
+
+}  // namespace weft

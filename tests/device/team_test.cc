@@ -1,7 +1,9 @@
 #include "weft/device/cpu/team.h"
 
 #include <atomic>
+#include <map>
 #include <numeric>
+#include <string>
 
 #include <gtest/gtest.h>
 
@@ -106,8 +108,11 @@ TEST(CpuDevice, AStreamNeedsAThread) {
 }
 
 TEST(CpuDevice, NamesItsInstructionSet) {
-  EXPECT_EQ(CpuDevice(Isa::baseline).name(), "cpu (baseline)");
-  EXPECT_TRUE(supported(best_isa()));
+  const std::map<Isa, std::string> names{
+      {Isa::baseline, "cpu (baseline)"}, {Isa::v3, "cpu (AVX2)"}, {Isa::v4, "cpu (AVX-512)"}};
+  ASSERT_TRUE(supported(best_isa()));
+  for (const auto& [isa, name] : names)
+    if (supported(isa)) EXPECT_EQ(CpuDevice(isa).name(), name);
 }
 
 }  // namespace

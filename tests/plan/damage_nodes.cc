@@ -127,7 +127,8 @@ bool activation_never_read(const GoodPlan& good, Dice& dice, Damage& d) {
 bool other_micro_batch(const GoodPlan& good, Dice& dice, Damage& d) {
   const Plan& plan = good.plan;
   const std::vector<At> reads = find_uses(plan, [&](const Node& node, const BufferUse& use) {
-    return node.micro_batch > 0 && use.access == Access::read && plan.buffers[use.buffer.index()].micro_batch > 0;
+    return node.micro_batch > 0 && use.access == Access::read && plan.buffers[use.buffer.index()].micro_batch > 0 &&
+           !plan.value_of(use.buffer).running;
   });
   if (reads.empty()) return false;
   const At at = any(reads, dice);

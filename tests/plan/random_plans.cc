@@ -52,6 +52,9 @@ RandomCase random_case(std::uint64_t seed, bool any_kind) {
   c.shared = dice.yes();
   c.tied = dice.below(4) == 0;
   c.bias = dice.below(4) == 0;
+  c.balance = dice.below(6);
+  c.options.early_attention_backward = dice.below(4) == 0;
+  if (c.ranks() == 1 && !c.options.weave) c.options.block = dice.between(1, 3);
   if (any_kind)
     c.options.kind = dice.of({PlanOptions::Kind::train, PlanOptions::Kind::train, PlanOptions::Kind::train,
                               PlanOptions::Kind::gradients, PlanOptions::Kind::evaluate});
@@ -64,11 +67,31 @@ Grid RandomCase::grid() const {
 }
 
 std::string RandomCase::text() const {
-  return fmt::format("pattern {} ep {} edp {} micro-batches {}{}{} {} experts {} k {}{}{}{} kind {}", pattern,
-                     expert_ranks, expert_shards, options.micro_batches, options.weave ? " woven" : "",
-                     options.delay_weight_gradients ? " delayed" : "", name_of(dtype), experts, k,
-                     shared ? " shared" : "", tied ? " tied" : "", bias ? " bias" : "", static_cast<int>(options.kind));
+  return fmt::format(
+      "pattern {} ep {} edp {} micro-batches {}{}{} {} experts {} k {}{}{}{} balance {} block {}{} kind {}", pattern,
+      expert_ranks, expert_shards, options.micro_batches, options.weave ? " woven" : "",
+      options.delay_weight_gradients ? " delayed" : "", name_of(dtype), experts, k, shared ? " shared" : "",
+      tied ? " tied" : "", bias ? " bias" : "", balance, options.block,
+      options.early_attention_backward ? " early" : "", static_cast<int>(options.kind));
 }
+
+namespace {
+
+void keep_busy(ExpertsSpec& spec, int way) {
+  BalanceSpec& b = spec.balance;
+  if (way == 1) b.aux_loss = b.z_loss = 0.01;
+  if (way == 2) b.sequence_aux_loss = 0.01;
+  if (way == 2) b.capacity_factor = 1.5;
+  if (way >= 3) b.global_aux_loss = 0.01;
+  if (way < 4) return;
+  spec.router.score = RouterSpec::Score::sigmoid;
+  spec.router.choose_first = false;
+  spec.router.normalise = true;
+  spec.expert_bias = true;
+  b.bias_update_rate = 1e-3;
+}
+
+}  // namespace
 
 Module module_of(const RandomCase& c, std::int64_t expert_rank) {
   ModelConfig config = small_config(c.pattern);
@@ -76,6 +99,7 @@ Module module_of(const RandomCase& c, std::int64_t expert_rank) {
   config.experts.experts = c.experts;
   config.experts.router.k = c.k;
   config.experts.shared_ffn = c.shared ? 4 : 0;
+  keep_busy(config.experts, c.balance);
   config.tied_embeddings = c.tied;
   config.attention.qkv_bias = config.mlp.bias = c.bias;
   ModuleOptions options;

@@ -33,6 +33,7 @@ struct RandomCase {
   DType dtype = DType::f32;
   std::int64_t experts = 4, k = 2;
   bool shared = false, tied = false, bias = false;
+  int balance = 0;  // which of some ways to keep experts busy
 
   int ranks() const { return expert_ranks * expert_shards; }
   Grid grid() const;

@@ -1,6 +1,7 @@
 // The walk over the uses: what each buffer is when a node reads, writes, adds to or reduces it.
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "weft/plan/faults.h"
 
@@ -24,6 +25,7 @@ class Walk {
     for (std::size_t i = 0; i < states_.size(); ++i) {
       states_[i].storage = plan.value_of(buffer_id(i)).storage;
       states_[i].written = given(states_[i].storage);
+      if (plan.value_of(buffer_id(i)).running) running_[plan.buffers[i].value].insert(plan.buffers[i].micro_batch);
     }
     for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
       const Node& node = plan.nodes[i];
@@ -57,7 +59,7 @@ class Walk {
       const Buffer& buffer = plan_.buffers[use.buffer.index()];
       BufferState& state = states_[use.buffer.index()];
       if (own.micro_batch >= 0 && buffer.micro_batch >= 0 && own.micro_batch != buffer.micro_batch &&
-          !plan_.value_of(use.buffer).running)
+          !runs_on(buffer, own.micro_batch))
         faults_.add({self}, fmt::format("{} belongs to another micro-batch than its user", name(use.buffer)));
       if (state.storage == Storage::step) check_step_value(self, use, state);
       if (state.storage == Storage::scratch) check_scratch(self, use, state);
@@ -72,6 +74,15 @@ class Walk {
       }
     }
     last_of_[place_of(own)] = self;
+  }
+
+  // Of a sum that goes on from one block of micro-batches to the next: a node uses that of its own block, or of the one
+  // before. A buffer bears the number of its block's first micro-batch.
+  bool runs_on(const Buffer& buffer, std::int32_t micro_batch) const {
+    const auto starts = running_.find(buffer.value);
+    if (starts == running_.end() || buffer.micro_batch > micro_batch) return false;
+    const auto next = starts->second.upper_bound(buffer.micro_batch), end = starts->second.upper_bound(micro_batch);
+    return next == end || std::next(next) == end;
   }
 
   void read(NodeId self, const BufferUse& use, const Buffer& buffer, BufferState& state) {
@@ -228,6 +239,7 @@ class Walk {
   std::vector<BufferState> states_;
   std::map<BufferId, std::map<std::size_t, NodeId>> step_writers_;  // nodes that run once a step, by place_of
   std::vector<NodeId> last_of_;                                     // of each piece and phase, by place_of
+  std::map<ValueId, std::set<std::int32_t>> running_;  // sums that run on: the first micro-batches of their blocks
   bool has_updates_ = false, evaluates_ = false;
 };
 

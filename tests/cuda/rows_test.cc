@@ -202,7 +202,7 @@ TEST_F(RowOperations, BalanceOfExperts) {
           ops.update_expert_bias(stream, {at(bias), at(sums), at(values), 1e-2});
         });
         for (const HostTensor* t : {&counts, &chosen, &kept, &earliest}) expect_same(*t);
-        for (const HostTensor* t : {&dlogits, &bias}) expect(*t, experts + 30);
+        for (const HostTensor* t : {&dlogits, static_cast<const HostTensor*>(&bias)}) expect(*t, experts + 30);
         for (const HostTensor* t : {&balance, &z}) EXPECT_NEAR(got(*t).at(0) / want(*t)[0], 1, 1e-5);
       }
 }

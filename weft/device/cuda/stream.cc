@@ -22,6 +22,7 @@ CudaStream::CudaStream(Blas& blas, FusedAttention* attention) : blas_(blas), att
 
 CudaStream::~CudaStream() {
   cudaStreamSynchronize(handle_);
+  for (void* memory : outgrown_) cudaFree(memory);
   cudaFree(scratch_);
   cudaFree(workspace_);
   cudaStreamDestroy(handle_);
@@ -35,12 +36,11 @@ void* CudaStream::scratch(std::size_t bytes) {
   check_cuda(cudaStreamIsCapturing(handle_, &capturing), "asking a stream whether it is being captured");
   WEFT_CHECK(capturing == cudaStreamCaptureStatusNone, "scratch memory grows from {} to {} bytes during a capture",
              scratch_bytes_, bytes);
-  synchronize();
-  check_cuda(cudaFree(scratch_), "freeing a stream's scratch memory");
-  scratch_ = nullptr;
-  scratch_bytes_ = 0;
-  const std::size_t wanted = std::max(bytes + bytes / 4, first_scratch);
-  check_cuda(cudaMalloc(&scratch_, wanted), "allocating a stream's scratch memory");
+  const std::size_t wanted = std::max(bytes + bytes / 4, 2 * scratch_bytes_);  // so that all before it are less
+  void* grown = nullptr;
+  check_cuda(cudaMalloc(&grown, wanted), "allocating a stream's scratch memory");
+  outgrown_.push_back(scratch_);
+  scratch_ = grown;
   scratch_bytes_ = wanted;
   return scratch_;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include <cuda_runtime.h>
 
@@ -26,7 +27,8 @@ class CudaStream : public Stream {
   FusedAttention* attention() const { return attention_; }  // null: there is none
 
   // At least `bytes`, aligned to 256, for the operation that asks, once an operation. It grows when an operation of a
-  // new size is queued for the first time (never while a step is being captured).
+  // new size is queued for the first time (never while a step is being captured); what it had before stays, since graphs
+  // captured earlier use it.
   void* scratch(std::size_t bytes);
   template <class T>
   T* scratch_of(std::int64_t count) {
@@ -43,6 +45,7 @@ class CudaStream : public Stream {
   void* scratch_ = nullptr;
   std::size_t scratch_bytes_ = 0;
   FusedAttention* attention_;
+  std::vector<void*> outgrown_;  // scratch that captured graphs may still use
 };
 
 inline CudaStream& cuda_stream(Stream& stream) { return static_cast<CudaStream&>(stream); }

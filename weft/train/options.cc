@@ -135,7 +135,9 @@ void parse_train_options(FlagTable& flags, TrainOptions& options, std::span<cons
       const bool shapes = flag.section == "Model" || flag.section == "Attention" ||
                           flag.section == "Multi-latent attention" || flag.section == "Experts" ||
                           flag.section == "Recurrent layers";
-      if (shapes && flag.name != "--hf" && flag.name != "--mtp-loss-scaling-factor" && flags.is_set(flag.name))
+      // How it is trained is not the model's to say.
+      const bool training = flag.name == "--mtp-loss-scaling-factor" || flag.name == "--dsa-indexer-loss-coeff";
+      if (shapes && flag.name != "--hf" && !training && flags.is_set(flag.name))
         problems.push_back(fmt::format("{} {}: the model is that of --hf {}; leave the flag out", flag.name,
                                        flag.show(), options.model.hf));
     }

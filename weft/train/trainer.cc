@@ -145,9 +145,10 @@ int Loop::run() {
   return 0;
 }
 
-// Those that the run asks for, under Megatron's names.
+// Those that the run asks for, under Megatron's names; and what the indexers of sparse attention lose.
 std::vector<std::pair<std::string, double>> Loop::router_losses(const StepResult& result) const {
   std::vector<std::pair<std::string, double>> losses;
+  if (session_->module().indexer_loss.valid()) losses.emplace_back("indexer_loss", result.indexer_loss);
   if (result.router_losses.empty()) return losses;
   const BalanceSpec& balance = config_.experts.balance;
   const auto add = [&](double coefficient, const char* name, RouterLoss loss) {
@@ -285,6 +286,7 @@ ModelConfig run_config(const TrainOptions& o) {
   ModelConfig config =
       (has_safetensors(o.model.hf) ? read_hugging_face(o.model.hf) : read_hugging_face_config(o.model.hf)).config;
   config.mtp_loss_factor = o.model.mtp_loss_scaling_factor;
+  config.latent_attention.indexer.loss_factor = o.model.dsa_indexer_loss_coeff;
   config.experts.balance = balance_spec(o.model);  // a family's config says nothing of it
   if (o.model.moe_router_enable_expert_bias && !config.experts.expert_bias)
     throw UserError("--moe-router-enable-expert-bias: the model in {} has no such bias; leave the flag out",

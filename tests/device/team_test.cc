@@ -111,8 +111,11 @@ TEST(CpuDevice, NamesItsInstructionSet) {
   const std::map<Isa, std::string> names{
       {Isa::baseline, "cpu (baseline)"}, {Isa::v3, "cpu (AVX2)"}, {Isa::v4, "cpu (AVX-512)"}};
   ASSERT_TRUE(supported(best_isa()));
-  for (const auto& [isa, name] : names)
-    if (supported(isa)) EXPECT_EQ(CpuDevice(isa).name(), name);
+  for (const auto& [isa, name] : names) {
+    if (supported(isa)) {
+      EXPECT_EQ(CpuDevice(isa).name(), name);
+    }
+  }
 }
 
 }  // namespace

@@ -103,8 +103,8 @@ TEST_P(Golden, trajectory_of_six_steps) {
 INSTANTIATE_TEST_SUITE_P(Families, Golden,
                          testing::Combine(testing::Values("llama", "llama_b", "mixtral", "mixtral_b", "qwen3_moe",
                                                           "qwen3_moe_b", "gpt_oss", "deepseek_v3", "deepseek_v3_b",
-                                                          "deepseek_v3_mtp", "deepseek_v32", "mamba2", "nemotron_h", "nemotron_h_moe",
-                                                          "qwen3_next"),
+                                                          "deepseek_v3_mtp", "deepseek_v32", "mamba2", "nemotron_h",
+                                                          "nemotron_h_moe", "qwen3_next"),
                                           testing::Values(DType::f64, DType::f32)),
                          [](const auto& tested) {
                            return std::get<0>(tested.param) + "_" + std::string(name_of(std::get<1>(tested.param)));

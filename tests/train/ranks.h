@@ -22,7 +22,9 @@ struct RankCase {
   int ranks = 1, expert_ranks = 1, micro_batches = 2, steps = 3;
   std::int64_t batch = 1, length = 6;
   bool weave = false, delay = false, parallel = false, early = false;
-  int block = 1;  // of the oracle: the number of data shards of the layout it is compared with
+  InjectedFault fault;
+  double timeout = 600;  // of waits, in seconds
+  int block = 1;         // of the oracle: the number of data shards of the layout it is compared with
 };
 
 // Micro-batch m of shard r is sample m * shards + r of its step: the same tokens for every number of ranks.
@@ -50,6 +52,7 @@ inline RankRun run_rank(const RankCase& c, World* world) {
   o.length = c.length;
   o.micro_batches = c.micro_batches;
   o.block = c.block;
+  o.fault = c.fault;
   o.ranks.world = world;
   o.ranks.expert_ranks = c.expert_ranks;
   o.ranks.weave = c.weave;
@@ -77,7 +80,9 @@ inline RankRun run_ranks(const RankCase& c) {
   if (c.ranks == 1) return run_rank(c, nullptr);
   RankRun result;
   std::mutex mutex;
-  LocalCluster cluster(c.ranks);
+  LocalOptions local;
+  local.timeout = c.timeout;
+  LocalCluster cluster(c.ranks, local);
   cluster.run([&](World& world) {
     RankRun own = run_rank(c, &world);
     const std::lock_guard lock(mutex);

@@ -93,7 +93,8 @@ TEST_P(Layouts, agree_with_one_rank_in_double) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Patterns, Layouts,
-                         testing::Values("[*E]-[*E]", "[*-][*E]/[*E]/[*E]", "[+E][+-]/[+E]", "MEM*EME", "M[M*]-[GE]", "[+E][DE]"),
+                         testing::Values("[*E]-[*E]", "[*-][*E]/[*E]/[*E]", "[+E][+-]/[+E]", "MEM*EME", "M[M*]-[GE]",
+                                         "[+E][DE]"),
                          [](const auto& tested) { return fmt::format("pattern{}", tested.index); });
 
 // Everything that balances experts at once, over ep x edp; the oracle runs blocks of as many micro-batches as there are

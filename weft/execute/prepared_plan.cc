@@ -109,7 +109,7 @@ const PieceCode& PreparedPlan::code_of(const Node& node) const {
 
 void PreparedPlan::run_node(NodeId id, Stream& stream, bool wait) const {
   try {
-    run(plan_.nodes[id.index()], stream);
+    run(id, stream);
     if (wait) stream.synchronize();
   } catch (const PeerError&) {  // another rank's; it has said where
     throw;
@@ -118,7 +118,9 @@ void PreparedPlan::run_node(NodeId id, Stream& stream, bool wait) const {
   }
 }
 
-void PreparedPlan::run(const Node& node, Stream& stream) const {
+void PreparedPlan::run(NodeId id, Stream& stream) const {
+  const Node& node = plan_.nodes[id.index()];
+  if (fault_.strikes(id)) fault_.strike(world_);
   const PieceCode& code = code_of(node);
   const auto first = static_cast<std::size_t>(node.first_use), count = static_cast<std::size_t>(node.uses);
   std::int64_t end = 0;
@@ -127,11 +129,11 @@ void PreparedPlan::run(const Node& node, Stream& stream) const {
       end = std::max(end, offset + plan_.value_of(use.buffer).bytes);
   for (std::int64_t seen = high_water_.load(); end > seen && !high_water_.compare_exchange_weak(seen, end);) {
   }
-  if (node.collectives > 0) return communicate(node, stream);
+  if (node.collectives > 0) return communicate(node, stream, fault_.strikes(id));
   code.run(NodeRun(code, std::span(bound_).subspan(first, count), plan_.uses_of(node), device_.operations(), stream));
 }
 
-void PreparedPlan::communicate(const Node& node, Stream& stream) const {
+void PreparedPlan::communicate(const Node& node, Stream& stream, bool wrong_counts) const {
   for (const NodeCollective& c : plan_.collectives_of(node)) {
     Communicator& comm = groups_->get(plan_.groups[static_cast<std::size_t>(c.group)], node.lane);
     const Tensor send = tensor_of(c.send), receive = tensor_of(c.receive);
@@ -156,7 +158,10 @@ void PreparedPlan::communicate(const Node& node, Stream& stream) const {
       }
       return elements;
     };
-    comm.all_to_all(stream, send, counts_of(c.send_counts, send), receive, counts_of(c.receive_counts, receive));
+    std::vector<std::int64_t> expected = counts_of(c.receive_counts, receive);
+    if (wrong_counts)
+      for (std::int64_t& elements : expected) elements -= elements > 0 ? 1 : 0;
+    comm.all_to_all(stream, send, counts_of(c.send_counts, send), receive, expected);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "weft/device/device.h"
+#include "weft/execute/injected_fault.h"
 #include "weft/execute/rank_groups.h"
 #include "weft/execute/storage.h"
 #include "weft/plan/memory.h"
@@ -25,6 +26,12 @@ class PreparedPlan {
   const MemoryPlan& memory() const { return memory_; }
   const Module& module() const { return module_; }
 
+  // Something goes wrong at a node from now on. world: of this rank, null for one rank; outlives this.
+  void inject(const InjectedFault& fault, const World* world) {
+    fault_ = fault;
+    world_ = world;
+  }
+
   // RunError naming the node when it fails; PeerError when another rank did. wait: also for queued work.
   void run_node(NodeId node, Stream& stream, bool wait = false) const;
   void touch_memory() const { arena_->touch(); }
@@ -38,9 +45,9 @@ class PreparedPlan {
   std::int64_t arena_high_water() const { return high_water_.load(); }
 
  private:
-  void run(const Node& node, Stream& stream) const;
+  void run(NodeId id, Stream& stream) const;
   const PieceCode& code_of(const Node& node) const;
-  void communicate(const Node& node, Stream& stream) const;
+  void communicate(const Node& node, Stream& stream, bool wrong_counts) const;
   Tensor tensor_of(BufferId buffer) const { return tensors_[buffer.index()]; }
 
   const Module& module_;
@@ -53,6 +60,8 @@ class PreparedPlan {
   std::vector<Tensor> bound_;     // by use
   std::vector<BufferId> lookup_;  // (micro_batch + 1) * values + value -> buffer
   mutable std::atomic<std::int64_t> high_water_ = 0;
+  InjectedFault fault_;
+  const World* world_ = nullptr;
 };
 
 // Runs one node after another, in the order of the list: the oracle.

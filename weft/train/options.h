@@ -141,6 +141,7 @@ struct ExecutionOptions {
   std::string device = "cpu";
   GraphKind cuda_graph = GraphKind::full;
   bool ep_overlap_early_attn_memory_release = false;
+  std::string inject_fault;
   std::int64_t block = 1;  // no flag: of PlanOptions, for verify's oracle
   bool overlap_moe_expert_parallel_comm = false, delay_wgrad_compute = false;
   double distributed_timeout_minutes = 10;

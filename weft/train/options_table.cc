@@ -377,6 +377,8 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
       .above(0);
   flags.add("--emulate-network", options.execution.emulate_network, "SPEC",
             "Between thread ranks: latency=100us,bandwidth=2GB/s.");
+  flags.add("--inject-fault", options.execution.inject_fault, "KIND@NODE:RANK",
+            "Break on purpose at a node of `weft plan` on a rank: error, stall, kill or counts.");
   flags.add("--trace", options.execution.trace, "FILE", "What the last step did and when, for Perfetto.");
   flags.add("--timeline", options.execution.timeline, "FILE", "The same as a page, plan beside actual.");
   flags.add("--digest", options.execution.digest, "Ends with a digest of all weights, the same in every layout.");

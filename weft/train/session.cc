@@ -81,6 +81,7 @@ Session::Session(Device& device, const SessionOptions& options)
     groups_ = std::make_unique<RankGroups>(*ranks.world, std::move(members));
   }
   train_ = prepare(module_, plan_options(options));
+  if (options.fault.rank == ranks.rank()) train_->inject(options.fault, ranks.world);
   if (ranks.parallel) {
     if (device.asynchronous())
       executor_ = std::make_unique<StreamExecutor>(*train_, device, *stream_, ranks.graph);

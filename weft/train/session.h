@@ -47,6 +47,7 @@ struct SessionOptions {
   std::int64_t logits_slice_bytes = 128 << 20;
   bool updates = true;  // false: gradients only (probe)
   RankOptions ranks;
+  InjectedFault fault;  // of the training plan, on one rank
 };
 
 ModuleOptions module_options(const SessionOptions& options);  // of the training shape

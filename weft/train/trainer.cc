@@ -324,6 +324,7 @@ SessionOptions session_options(const TrainOptions& o, const ModelConfig& config,
   s.length = o.batch.seq_length;
   s.micro_batches = static_cast<int>(micro_batches(o));
   s.block = static_cast<int>(o.execution.block);
+  if (!o.execution.inject_fault.empty()) s.fault = parse_fault(o.execution.inject_fault);
   s.adam = {o.optimizer.adam_beta1, o.optimizer.adam_beta2, o.optimizer.adam_eps, o.optimizer.clip_grad,
             o.optimizer.decay_all};
   // Thread ranks share the process's cores.

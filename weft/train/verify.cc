@@ -50,6 +50,7 @@ void run_recorded(const TrainOptions& o, const TrainEnvironment& environment, Ru
 TrainOptions oracle_of(const TrainOptions& options) {
   TrainOptions oracle = options;
   oracle.execution.block = options.layout.data_parallel_size();  // what covers a micro-batch of all shards
+  oracle.execution.inject_fault.clear();
   oracle.execution.ep_overlap_early_attn_memory_release = false;
   oracle.layout.ranks = oracle.layout.launched_ranks = oracle.layout.expert_model_parallel_size = 1;
   oracle.execution.executor = ExecutorKind::serial;

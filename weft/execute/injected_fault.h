@@ -1,0 +1,26 @@
+// A fault on purpose, at one node of one rank: to see that a run ends well when something breaks (docs/errors.md).
+#pragma once
+
+#include <string>
+
+#include "weft/base/ids.h"
+#include "weft/comm/world.h"
+
+namespace weft {
+
+struct InjectedFault {
+  // error: the node throws. stall: it does not end. kill: the process dies by SIGKILL. counts: an exchange asks for a row
+  // less than its peer sends.
+  enum class Kind : unsigned char { none, error, stall, kill, counts } kind = Kind::none;
+  std::int64_t node = -1;
+  std::int64_t rank = 0;
+
+  bool strikes(NodeId id) const { return kind != Kind::none && id.value == node; }
+  // All but `counts`, which the exchange itself carries out. world: null for one rank.
+  void strike(const World* world) const;
+};
+
+// "error@37:1": kind, node and rank. UserError when it says nothing of the kind.
+InjectedFault parse_fault(const std::string& text);
+
+}  // namespace weft

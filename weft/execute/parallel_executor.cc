@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "weft/base/error.h"
+#include "weft/execute/lane_priority.h"
 
 namespace weft {
 
@@ -119,6 +120,7 @@ void ParallelExecutor::fail(std::exception_ptr error, const LaneQueue& queue) {
 }
 
 void ParallelExecutor::serve(int lane) {
+  if (lanes_[static_cast<std::size_t>(lane)]->lane != Lane::update) put_communication_first();
   std::uint32_t seen = 0;
   while (true) {
     wait_until(round_, seen + 1);

@@ -103,14 +103,26 @@ void ParallelExecutor::run_lane(int lane, Stream& stream) {
 void ParallelExecutor::fail(std::exception_ptr error, const LaneQueue& queue) {
   const bool first = !failed_.exchange(true);
   std::string what = "an unknown error";
+  bool heard = false;
   try {
     std::rethrow_exception(error);
+  } catch (const PeerError& e) {
+    heard = true;
+    what = e.what();
   } catch (const std::exception& e) {
     what = e.what();
   } catch (...) {
   }
+  {
+    // Another lane may hear from its communicator that this rank has failed before the lane that failed comes here:
+    // what it only heard gives way to the reason, which names the node.
+    const std::lock_guard lock(error_mutex_);
+    if (!error_ || (only_heard_ && !heard)) {
+      error_ = error;
+      only_heard_ = heard;
+    }
+  }
   if (first) {
-    error_ = error;
     if (on_error_ && *on_error_) (*on_error_)(fmt::format("lane {}, {}", name_of(queue.lane), what));
   }
   for (const auto& other : lanes_) {
@@ -136,6 +148,7 @@ void ParallelExecutor::run_step(const std::function<void(const std::string&)>& o
   for (const auto& lane : lanes_) lane->passed.store(0, std::memory_order_relaxed);
   failed_.store(false);
   error_ = nullptr;
+  only_heard_ = false;
   on_error_ = &on_error;
   running_.store(0);
   begin_ = now();

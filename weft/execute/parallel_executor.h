@@ -5,6 +5,7 @@
 #include <atomic>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -58,7 +59,9 @@ class ParallelExecutor : public Executor {
   const std::function<void(const std::string&)>* on_error_ = nullptr;
   std::atomic<std::uint32_t> round_{0}, running_{0};
   std::atomic<bool> failed_{false}, stop_{false};
+  std::mutex error_mutex_;
   std::exception_ptr error_;
+  bool only_heard_ = false;  // error_ is a PeerError
 };
 
 }  // namespace weft

@@ -6,6 +6,7 @@
 #include "apps/weft/machine.h"
 #include "weft/base/json.h"
 #include "weft/base/text.h"
+#include "weft/comm/mpi_world.h"
 #include "weft/device/cpu/device.h"
 #include "weft/device/cuda_device.h"
 #include "weft/device/operations.h"
@@ -57,6 +58,7 @@ int run_devices_command(std::span<const std::string> words) {
                          {"operations", operations_of(*gpu)}});
     const Json result = {
         {"devices", devices},
+        {"mpi", mpi_version()},
         {"cuda",
          {{"built_with", cuda.built_with}, {"driver", cuda.driver}, {"cublaslt", cuda.blas}, {"cudnn", cuda.cudnn}}}};
     fmt::print("{}\n", result.dump());
@@ -65,6 +67,7 @@ int run_devices_command(std::span<const std::string> words) {
   fmt::print("cpu   {}\n", cpu.name());
   fmt::print("      {} cores, {} free\n", cores(), human_bytes(static_cast<double>(cpu.free_bytes())));
   fmt::print("      {} operations: {}\n", operations.size(), join(operations, ", "));
+  fmt::print("mpi   {}\n", mpi_version());
   if (cuda.driver.empty()) {
     fmt::print("cuda  {}\n", cuda.built_with);
     return 0;

@@ -186,7 +186,7 @@ std::string library_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING + 1] = {};
   int length = 0;
   MPI_Get_library_version(text, &length);
-  return std::string(text, static_cast<std::size_t>(length));
+  return text;  // Open MPI counts the end of the string into the length
 }
 
 }  // namespace

@@ -183,5 +183,17 @@ TEST_F(Train, OutputsThatCannotBeWritten) {
   EXPECT_EQ(folder_.entries(), 0u);
 }
 
+TEST_F(Train, RefusesWhatItCouldNotShowOrHold) {
+  for (const char* flag : {"--trace", "--timeline"})
+    expect_refused(Words{"train"} + tiny_run + Words{"--executor", "serial", flag, "step.out"},
+                   {flag, "shows lanes at work, and the serial executor has none; use --executor parallel"});
+  expect_refused({"train", "--inject-fault", "boom@1:0"}, {"--inject-fault 'boom@1:0' is not KIND@NODE:RANK"});
+  const Words mixtral = {"train", "--hf", golden("mixtral"), "--mock-data"};
+  expect_refused(mixtral + Words{"--seq-length", "100000"},
+                 {"--seq-length 100000: the model in", "is made for at most", "max_position_embeddings"});
+  expect_refused(mixtral + Words{"--moe-router-enable-expert-bias", "--seq-length", "16"},
+                 {"--moe-router-enable-expert-bias: the model in", "has no such bias; leave the flag out"});
+}
+
 }  // namespace
 }  // namespace weft

@@ -194,6 +194,32 @@ TEST(Options, ForeignFlagsThatAskForNothing) {
   EXPECT_EQ(run.flags.notes()[1], "--transformer-impl local: Weft has one implementation.");
 }
 
+TEST(Options, BalanceThatMakesNoSense) {
+  const auto problem = [](const std::string& flags) { return problem_of("--pattern [*E] " + flags); };
+  EXPECT_EQ(problem("--moe-aux-loss-coeff 0.1 0.2"),
+            "--moe-aux-loss-coeff has 2 and --moe-router-load-balancing-type 1 values; give one of each");
+  EXPECT_EQ(problem("--moe-aux-loss-coeff much"), "--moe-aux-loss-coeff 'much' is not a number of at least 0");
+  EXPECT_EQ(problem("--moe-aux-loss-coeff=-1"), "--moe-aux-loss-coeff '-1' is not a number of at least 0");
+  EXPECT_EQ(problem("--moe-router-load-balancing-type sinkhorn"),
+            "--moe-router-load-balancing-type sinkhorn: Weft has no such router; use aux_loss, seq_aux_loss, "
+            "global_aux_loss, or --moe-router-enable-expert-bias");
+  EXPECT_EQ(problem("--moe-router-load-balancing-type even"),
+            "--moe-router-load-balancing-type 'even' is none of aux_loss, seq_aux_loss, global_aux_loss and none");
+  EXPECT_EQ(problem("--moe-router-load-balancing-type none --moe-aux-loss-coeff 0.1"),
+            "--moe-aux-loss-coeff has no meaning with --moe-router-load-balancing-type none");
+  EXPECT_EQ(problem("--moe-router-load-balancing-type none aux_loss --moe-aux-loss-coeff 0 0.1"),
+            "--moe-router-load-balancing-type none stands alone");
+  EXPECT_EQ(problem("--moe-router-load-balancing-type aux_loss aux_loss --moe-aux-loss-coeff 0.1 0.1"),
+            "--moe-router-load-balancing-type names aux_loss twice");
+  EXPECT_EQ(
+      problem("--moe-router-enable-expert-bias"),
+      "--moe-router-enable-expert-bias: the bias corrects sigmoid scores; add --moe-router-score-function sigmoid");
+  EXPECT_EQ(problem("--moe-pad-expert-input-to-capacity"),
+            "--moe-pad-expert-input-to-capacity: needs --moe-expert-capacity-factor");
+  EXPECT_EQ(problem("--moe-router-load-balancing-type aux_loss global_aux_loss --moe-aux-loss-coeff 0.1 0.2"),
+            "no error");
+}
+
 TEST(Options, ForeignFlagsThatAreRefused) {
   EXPECT_EQ(error_of("--normalization LayerNorm"),
             "--normalization LayerNorm: Weft has RMSNorm only; use --normalization RMSNorm or leave the flag out");

@@ -187,23 +187,6 @@ void add_expert_flags(FlagTable& flags, ModelOptions& model) {
            "Inner width of the shared expert.")
       .at_least(1)
       .standard("no shared expert");
-  flags.add("--moe-router-load-balancing-type", model.moe_router_load_balancing_type, "KIND",
-            "Losses that balance experts: aux_loss, seq_aux_loss, global_aux_loss (several: one coefficient each), or "
-            "none.");
-  flags.add("--moe-aux-loss-coeff", model.moe_aux_loss_coeff, "X", "Their coefficients, in the same order.");
-  flags.add("--moe-z-loss-coeff", model.moe_z_loss_coeff, "X", "Coefficient of the router's z-loss.").at_least(0);
-  flags.add("--moe-router-enable-expert-bias", model.moe_router_enable_expert_bias,
-            "A bias of the choice that follows the experts' load, once a step; for sigmoid scores.");
-  flags.add("--moe-router-bias-update-rate", model.moe_router_bias_update_rate, "X", "How far it moves.").at_least(0);
-  flags
-      .add("--moe-expert-capacity-factor", model.moe_expert_capacity_factor, "X",
-           "An expert takes at most X times the average number of tokens of a micro-batch; the others are dropped.")
-      .standard("none: no token is dropped");
-  flags.choice("--moe-token-drop-policy", model.moe_token_drop_policy,
-               {{"probs", DropChoices::Policy::probabilities}, {"position", DropChoices::Policy::position}},
-               "Which tokens an expert that is full keeps: those of the largest weight, or the first.");
-  flags.add("--moe-pad-expert-input-to-capacity", model.moe_pad_expert_input_to_capacity,
-            "Give every expert as many rows as its capacity.");
   flags.add("--moe-latent-size", model.moe_latent_size, "N", "Width in which tokens go to the experts and come back.")
       .at_least(1)
       .standard("hidden-size");
@@ -237,6 +220,28 @@ void add_recurrent_flags(FlagTable& flags, ModelOptions& model) {
   flags.add("--linear-conv-kernel-dim", model.linear_conv_kernel_dim, "N", "G: taps of the convolution.")
       .at_least(1)
       .at_most(16);
+}
+
+// How a model is trained, not what it is: a Hugging Face model takes them too.
+void add_balance_flags(FlagTable& flags, ModelOptions& model) {
+  flags.section("Balance of experts");
+  flags.add("--moe-router-load-balancing-type", model.moe_router_load_balancing_type, "KIND",
+            "Losses that balance experts: aux_loss, seq_aux_loss, global_aux_loss (several: one coefficient each), or "
+            "none.");
+  flags.add("--moe-aux-loss-coeff", model.moe_aux_loss_coeff, "X", "Their coefficients, in the same order.");
+  flags.add("--moe-z-loss-coeff", model.moe_z_loss_coeff, "X", "Coefficient of the router's z-loss.").at_least(0);
+  flags.add("--moe-router-enable-expert-bias", model.moe_router_enable_expert_bias,
+            "A bias of the choice that follows the experts' load, once a step; for sigmoid scores.");
+  flags.add("--moe-router-bias-update-rate", model.moe_router_bias_update_rate, "X", "How far it moves.").at_least(0);
+  flags
+      .add("--moe-expert-capacity-factor", model.moe_expert_capacity_factor, "X",
+           "An expert takes at most X times the average number of tokens of a micro-batch; the others are dropped.")
+      .standard("none: no token is dropped");
+  flags.choice("--moe-token-drop-policy", model.moe_token_drop_policy,
+               {{"probs", DropChoices::Policy::probabilities}, {"position", DropChoices::Policy::position}},
+               "Which tokens an expert that is full keeps: those of the largest weight, or the first.");
+  flags.add("--moe-pad-expert-input-to-capacity", model.moe_pad_expert_input_to_capacity,
+            "Give every expert as many rows as its capacity.");
 }
 
 void add_batch_flags(FlagTable& flags, BatchOptions& batch) {
@@ -312,6 +317,7 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
   add_latent_attention_flags(flags, options.model);
   add_expert_flags(flags, options.model);
   add_recurrent_flags(flags, options.model);
+  add_balance_flags(flags, options.model);
   add_batch_flags(flags, options.batch);
   add_data_flags(flags, options.data);
   add_optimizer_flags(flags, options.optimizer);

@@ -1,53 +1,16 @@
 #include "weft/train/options.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include "weft/base/error.h"
-#include "weft/base/text.h"
+#include "tests/train/parsed_options.h"
 
 namespace weft {
 namespace {
 
-struct Parsed {
-  TrainOptions options;
-  FlagTable flags{"weft train"};
-
-  Parsed() { add_train_flags(flags, options); }
-  explicit Parsed(std::string_view words, std::int64_t launched = 1) : Parsed() { parse(words, launched); }
-
-  void parse(std::string_view words, std::int64_t launched = 1) {
-    std::vector<std::string> list;
-    for (const std::string& word : split(words, ' '))
-      if (!word.empty()) list.push_back(word);
-    parse_train_options(flags, options, list, launched);
-  }
-};
-
-std::string error_of(std::string_view words, std::int64_t launched = 1) {
-  try {
-    Parsed run(words, launched);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-// The only problem's text.
-std::string problem_of(std::string_view words, std::int64_t launched = 1) {
-  const std::string error = error_of(words, launched);
-  const std::string head = "the configuration has a problem:\n  - ";
-  return error.rfind(head, 0) == 0 ? error.substr(head.size()) : error;
-}
-
 TEST(Options, DefaultsAreASmallModelOnStories) {
-  const Parsed run("");
+  const ParsedOptions run("");
   const TrainOptions& o = run.options;
   EXPECT_EQ(o.model.pattern, default_pattern);
   EXPECT_EQ(o.model.ffn_hidden_size, 4 * o.model.hidden_size);
@@ -73,7 +36,7 @@ TEST(Options, DefaultsAreASmallModelOnStories) {
 }
 
 TEST(Options, EveryModelFlagReachesTheModel) {
-  const Parsed run(
+  const ParsedOptions run(
       "--hybrid-layer-pattern [*-][*E] --hidden-size 64 --ffn-hidden-size 96 --num-attention-heads 8 "
       "--num-query-groups 2 --kv-channels 16 --qk-layernorm --add-qkv-bias --rotary-base 500000 --rotary-percent 0.5 "
       "--use-rope-scaling --rope-scaling-factor 32 --rotary-interleaved --window-size 128 --norm-epsilon 1e-6 "
@@ -120,7 +83,7 @@ TEST(Options, EveryModelFlagReachesTheModel) {
 }
 
 TEST(Options, RecurrentFlagsReachTheModel) {
-  const Parsed run(
+  const ParsedOptions run(
       "--pattern M[GE]* --hidden-size 64 --mamba-state-dim 32 --mamba-head-dim 16 --mamba-num-heads 6 "
       "--mamba-num-groups 3 --mamba-conv-kernel-dim 3 --mamba-chunk-size 48 --linear-num-value-heads 6 "
       "--linear-num-key-heads 3 --linear-value-head-dim 24 --linear-key-head-dim 40 --linear-conv-kernel-dim 2 "
@@ -141,7 +104,7 @@ TEST(Options, RecurrentFlagsReachTheModel) {
   EXPECT_TRUE(c.attention.output_gate);
   EXPECT_TRUE(c.experts.shared_gate);
   EXPECT_EQ(c.experts.latent, 24);
-  const ModelConfig standard = model_config(Parsed("--pattern MG").options);  // hidden 128
+  const ModelConfig standard = model_config(ParsedOptions("--pattern MG").options);  // hidden 128
   EXPECT_EQ(standard.mamba.heads, 4);
   EXPECT_EQ(standard.mamba.groups, 4);
   EXPECT_EQ(standard.delta_net.heads, 2);
@@ -149,7 +112,7 @@ TEST(Options, RecurrentFlagsReachTheModel) {
 }
 
 TEST(Options, Routers) {
-  const auto router = [](const char* words) { return model_config(Parsed(words).options).experts.router; };
+  const auto router = [](const char* words) { return model_config(ParsedOptions(words).options).experts.router; };
   EXPECT_TRUE(router("").choose_first);
   EXPECT_FALSE(router("").normalise);
   EXPECT_FALSE(router("--moe-router-pre-softmax").choose_first);
@@ -161,31 +124,31 @@ TEST(Options, Routers) {
 }
 
 TEST(Options, MegatronsSpellings) {
-  const Parsed run(
+  const ParsedOptions run(
       "--hybrid-override-pattern *- --group-query-attention --disable-bias-linear --swiglu --bf16 "
       "--untie-embeddings-and-output-weights --normalization RMSNorm --position-embedding-type rope");
   EXPECT_EQ(run.options.model.pattern, "*-");
   EXPECT_EQ(run.options.model.num_query_groups, 1);
   EXPECT_EQ(precision_of(run.options).compute, DType::bf16);
   EXPECT_EQ(run.flags.notes(), (std::vector<std::string>{"--normalization RMSNorm: The only norm."}));
-  EXPECT_EQ(Parsed("--fp64").options.dtype, DType::f64);
-  EXPECT_EQ(Parsed("--no-rope").options.model.positions, PositionKind::none);
-  EXPECT_EQ(model_config(Parsed("--pattern *- --add-bias-linear").options).attention.output_bias, true);
-  EXPECT_EQ(Parsed("--window-size 127,0").options.model.window_size, 128);
-  EXPECT_EQ(Parsed("--window-size -1,0").options.model.window_size, 0);
+  EXPECT_EQ(ParsedOptions("--fp64").options.dtype, DType::f64);
+  EXPECT_EQ(ParsedOptions("--no-rope").options.model.positions, PositionKind::none);
+  EXPECT_EQ(model_config(ParsedOptions("--pattern *- --add-bias-linear").options).attention.output_bias, true);
+  EXPECT_EQ(ParsedOptions("--window-size 127,0").options.model.window_size, 128);
+  EXPECT_EQ(ParsedOptions("--window-size -1,0").options.model.window_size, 0);
 }
 
 TEST(Options, LayersWithoutAPattern) {
-  EXPECT_EQ(Parsed("--num-layers 2").options.model.pattern, "[*-][*-]");
-  EXPECT_EQ(Parsed("--num-layers 2 --num-experts 4").options.model.pattern, "[*E][*E]");
-  EXPECT_EQ(Parsed("--num-layers 2 --pattern [*-][*-]").options.model.pattern, "[*-][*-]");
-  EXPECT_EQ(Parsed("--num-layers 4 --pattern *-*-").options.model.pattern, "*-*-");
+  EXPECT_EQ(ParsedOptions("--num-layers 2").options.model.pattern, "[*-][*-]");
+  EXPECT_EQ(ParsedOptions("--num-layers 2 --num-experts 4").options.model.pattern, "[*E][*E]");
+  EXPECT_EQ(ParsedOptions("--num-layers 2 --pattern [*-][*-]").options.model.pattern, "[*-][*-]");
+  EXPECT_EQ(ParsedOptions("--num-layers 4 --pattern *-*-").options.model.pattern, "*-*-");
   EXPECT_EQ(problem_of("--num-layers 3 --pattern *-*-"),
             "--num-layers 3: the pattern '*-*-' has 4 symbols in 4 layers; leave --num-layers out");
 }
 
 TEST(Options, ForeignFlagsThatAskForNothing) {
-  const Parsed run(
+  const ParsedOptions run(
       "--use-mcore-models --transformer-impl local --no-gradient-accumulation-fusion --moe-grouped-gemm "
       "--moe-permute-fusion --use-flash-attn --num-workers 2 --distributed-backend nccl --attention-softmax-in-fp32 "
       "--no-masked-softmax-fusion --manual-gc --attention-dropout 0.0 --hidden-dropout 0 --optimizer adam "
@@ -320,16 +283,17 @@ TEST(Options, BatchesThatDoNotDivide) {
   EXPECT_EQ(problem_of("--train-iters 7 --train-samples 32 --global-batch-size 16"),
             "--train-iters 7: contradicts --train-samples 32; keep one of the two");
   EXPECT_EQ(problem_of("--train-samples 3"), "--train-samples 3: is less than one step of --global-batch-size 4");
-  const Parsed run("--micro-batch-size 2 --global-batch-size 8 --train-samples 100");
+  const ParsedOptions run("--micro-batch-size 2 --global-batch-size 8 --train-samples 100");
   EXPECT_EQ(micro_batches(run.options), 4);
   EXPECT_EQ(run.options.batch.train_iters, 12);
 }
 
 TEST(Options, Layouts) {
-  const Parsed run("--ranks 8 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --micro-batch-size 3");
+  const ParsedOptions run(
+      "--ranks 8 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --micro-batch-size 3");
   EXPECT_EQ(run.options.layout.data_parallel_size(), 2);
   EXPECT_EQ(run.options.batch.global_batch_size, 6);
-  EXPECT_EQ(Parsed("", 4).options.layout.ranks, 4);
+  EXPECT_EQ(ParsedOptions("", 4).options.layout.ranks, 4);
   EXPECT_EQ(problem_of("--ranks 2", 4), "--ranks 2: the launcher started 4 processes; leave --ranks out");
   EXPECT_EQ(problem_of("--ranks 6 --tensor-model-parallel-size 2 --context-parallel-size 2"),
             "--ranks 6: must be a multiple of tensor x context x pipeline sizes = 2 x 2 x 1 = 4; use 4 or 8");
@@ -339,20 +303,20 @@ TEST(Options, Layouts) {
             "--expert-model-parallel-size 4: must divide the 2 ranks of a pipeline stage");
   EXPECT_EQ(problem_of("--ranks 3 --tensor-model-parallel-size 3"),
             "--make-vocab-size-divisible-by 128: must be a multiple of --tensor-model-parallel-size 3; use 126 or 129");
-  const Parsed stages(
+  const ParsedOptions stages(
       "--ranks 2 --pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 1 "
       "--decoder-last-pipeline-num-layers 3");
   EXPECT_EQ(split_options(stages.options).pp, 2);
   EXPECT_EQ(split_options(stages.options).first_stage_layers, 1);
   EXPECT_EQ(split_options(stages.options).last_stage_layers, 3);
-  EXPECT_FALSE(split_options(Parsed("").options).first_stage_layers.has_value());
+  EXPECT_FALSE(split_options(ParsedOptions("").options).first_stage_layers.has_value());
 }
 
 TEST(Options, DataSources) {
-  EXPECT_EQ(Parsed("--stories").options.data.stories, 4000000);
-  EXPECT_EQ(Parsed("--stories 1000").options.data.stories, 1000);
-  EXPECT_EQ(Parsed("--mock-data").options.data.stories, 0);
-  EXPECT_EQ(Parsed("--data-path 0.3 a 0.7 b").options.data.data_path.size(), 4u);
+  EXPECT_EQ(ParsedOptions("--stories").options.data.stories, 4000000);
+  EXPECT_EQ(ParsedOptions("--stories 1000").options.data.stories, 1000);
+  EXPECT_EQ(ParsedOptions("--mock-data").options.data.stories, 0);
+  EXPECT_EQ(ParsedOptions("--data-path 0.3 a 0.7 b").options.data.data_path.size(), 4u);
   EXPECT_EQ(problem_of("--mock-data --text a.txt"), "--mock-data, --text: more than one source of data; keep one");
   EXPECT_EQ(problem_of("--mock-data --tokenizer-type NullTokenizer"),
             "--tokenizer-type NullTokenizer: needs --vocab-size");
@@ -368,7 +332,7 @@ TEST(Options, DataSources) {
 }
 
 TEST(Options, ScheduleInSamples) {
-  const Parsed run(
+  const ParsedOptions run(
       "--global-batch-size 8 --train-iters 100 --lr-warmup-iters 10 --lr 2 --min-lr 1 --lr-warmup-init 0.5");
   const LearningRateSpec spec = learning_rate_spec(run.options);
   EXPECT_EQ(spec.warmup, 80);
@@ -379,13 +343,13 @@ TEST(Options, ScheduleInSamples) {
   EXPECT_EQ(learning_rate(spec, 800), 1);
 
   const LearningRateSpec fraction =
-      learning_rate_spec(Parsed("--train-iters 50 --lr-decay-iters 40 --lr-warmup-fraction 0.25").options);
+      learning_rate_spec(ParsedOptions("--train-iters 50 --lr-decay-iters 40 --lr-warmup-fraction 0.25").options);
   EXPECT_EQ(fraction.decay, 160);
   EXPECT_EQ(fraction.warmup, 40);
 
   const LearningRateSpec samples = learning_rate_spec(
-      Parsed("--train-samples 1002 --lr-warmup-samples 10 --lr-decay-style WSD --lr-wsd-decay-samples 50 "
-             "--lr-wsd-decay-style minus_sqrt")
+      ParsedOptions("--train-samples 1002 --lr-warmup-samples 10 --lr-decay-style WSD --lr-wsd-decay-samples 50 "
+                    "--lr-wsd-decay-style minus_sqrt")
           .options);
   EXPECT_EQ(samples.decay, 1002);
   EXPECT_EQ(samples.warmup, 10);
@@ -394,12 +358,12 @@ TEST(Options, ScheduleInSamples) {
   EXPECT_EQ(samples.wsd_style, WsdStyle::minus_sqrt);
 
   const WeightDecaySpec decay = weight_decay_spec(
-      Parsed("--train-iters 10 --start-weight-decay 0.1 --end-weight-decay 0.3 --weight-decay-incr-style cosine")
+      ParsedOptions("--train-iters 10 --start-weight-decay 0.1 --end-weight-decay 0.3 --weight-decay-incr-style cosine")
           .options);
   EXPECT_EQ(decay.start, 0.1);
   EXPECT_EQ(decay.end, 0.3);
   EXPECT_EQ(decay.length, 40);
-  EXPECT_EQ(weight_decay(weight_decay_spec(Parsed("--weight-decay 0.2").options), 17), 0.2);
+  EXPECT_EQ(weight_decay(weight_decay_spec(ParsedOptions("--weight-decay 0.2").options), 17), 0.2);
 }
 
 TEST(Options, SchedulesThatCannotBe) {
@@ -455,57 +419,11 @@ TEST(Options, SizesSetInCodeAreCheckedToo) {
 }
 
 TEST(Options, AHuggingFaceDirectorySaysTheModel) {
-  const Parsed run("--hf some/dir --lr 1e-4");
+  const ParsedOptions run("--hf some/dir --lr 1e-4");
   EXPECT_TRUE(run.options.model.pattern.empty());
   EXPECT_EQ(problem_of("--hf some/dir --hidden-size 64"),
             "--hidden-size 64: the model is that of --hf some/dir; leave the flag out");
   EXPECT_THROW(model_config(run.options), BugError);
-}
-
-TEST(Options, ExplainNeedsNoCorrectConfiguration) {
-  const Parsed run("--hidden-size 30 --explain kv-channels --explain ffn_hidden_size");
-  EXPECT_EQ(run.options.explain.size(), 2u);
-  EXPECT_NE(
-      run.flags.explain("ffn_hidden_size").find("--ffn-hidden-size = 120\n  from      derived: 4 x hidden-size\n"),
-      std::string::npos);
-}
-
-TEST(Options, DumpSaysDerivedValues) {
-  const std::string dump = Parsed("--hidden-size 64").flags.dump();
-  EXPECT_NE(dump.find("  kv_channels ..................................... 16\n"), std::string::npos) << dump;
-  EXPECT_NE(dump.find("  window_size ..................................... all keys before it\n"), std::string::npos)
-      << dump;
-  EXPECT_NE(dump.find("  pattern ......................................... [*-][*E][*E][*E]\n"), std::string::npos);
-}
-
-TEST(Options, HelpHasSectionsAndChecksNothing) {
-  const Parsed run("--help --hidden-size 0");
-  EXPECT_TRUE(run.flags.help_wanted());
-  for (const char* section :
-       {"\nModel\n", "\nAttention\n", "\nExperts\n", "\nOptimizer\n", "\nRefused from Megatron\n"})
-    EXPECT_NE(run.flags.help().find(section), std::string::npos) << section;
-}
-
-TEST(Options, AConfigFileAndTheCommandLine) {
-  const auto file = std::filesystem::path(testing::TempDir()) / fmt::format("weft-options-{}.toml", getpid());
-  std::ofstream(file)
-      << "bf16 = true\nstories = true\n[model]\npattern = '[*-]'\nhidden_size = 64\n[optimizer]\nlr = 1e-2\n";
-  const Parsed run("--lr 0.5 --config " + file.string());
-  std::filesystem::remove(file);
-  EXPECT_EQ(run.options.model.pattern, "[*-]");
-  EXPECT_EQ(run.options.dtype, DType::bf16);
-  EXPECT_EQ(run.options.optimizer.lr, 0.5);
-  EXPECT_EQ(run.options.data.stories, 4000000);
-  EXPECT_EQ(run.flags.flag("--hidden-size").origin.text(), file.string() + ":5");
-}
-
-// To renew it: WEFT_UPDATE=1 train_test --gtest_filter=Options.DocumentationIsUpToDate
-TEST(Options, DocumentationIsUpToDate) {
-  const std::string file = std::string(WEFT_SOURCE_DIR) + "/docs/options.md";
-  if (std::getenv("WEFT_UPDATE")) std::ofstream(file) << options_markdown();
-  std::ifstream stream(file);
-  const std::string text((std::istreambuf_iterator<char>(stream)), {});
-  EXPECT_EQ(text, options_markdown());
 }
 
 }  // namespace

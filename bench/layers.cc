@@ -2,7 +2,7 @@
 // sequence, and FLOP/s against a product of 2048^3 in the same process. FLOPs are those of docs/numerics.md.
 // Prints one JSON line a case.
 //
-//   ./run bench layers --kinds 'M,G,*,E' --lengths 1024,2048,4096,8192,16384
+//   ./run bench layers --kinds 'M,G,*,+,E' --lengths 1024,2048,4096,8192,16384
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -51,6 +51,13 @@ ModelConfig config_of(const std::string& kind, std::int64_t hidden) {
   c.hidden = hidden;
   c.vocabulary = 64;  // embedding and head count for nothing
   c.attention = {.heads = hidden / 64, .kv_heads = hidden / 64, .head_dim = 64};
+  c.latent_attention = {.heads = hidden / 128,
+                        .q_rank = 3 * hidden / 4,
+                        .kv_rank = hidden / 2,
+                        .head_dim = 128,
+                        .rotary_dim = 64,
+                        .value_dim = 128};
+  c.latent_attention.indexer = {.heads = 4, .dim = 64, .topk = 512};
   c.mlp.ffn = 4 * hidden;
   c.experts.experts = 16;
   c.experts.ffn = hidden / 2;
@@ -122,7 +129,7 @@ void run_case(const std::string& kind, std::int64_t length, std::int64_t hidden,
 }
 
 int run(std::vector<std::string> words) {
-  std::string kinds = "M,G,*,E", lengths = "1024,2048,4096,8192,16384";
+  std::string kinds = "M,G,*,+,E,-", lengths = "1024,2048,4096,8192,16384";
   std::int64_t hidden = 1024, threads = 1, repeats = 3;
   FlagTable flags("bench_layers", "Times one layer of each kind.");
   flags.add("--kinds", kinds, "LIST", "Symbols of the pattern language.");

@@ -3,7 +3,7 @@
 // exchange intervals with computation, from the trace of the last step) and the limit that the schedule allows: with m
 // micro-batches and no pipeline the first forward and the last backward pass have nothing to hide behind, 1 - 1/m.
 //
-//   ./run bench overlap [--bandwidth 130MB/s] [--micro-batches 8]
+//   ./run bench overlap [--bandwidth 115MB/s] [--micro-batches 8]
 //   bench/overlap_mpi.sh [RATE]      the same under mpirun, over a real (shaped) network between two namespaces
 #include <algorithm>
 #include <chrono>
@@ -104,8 +104,8 @@ Measured measure(const std::string& network, World* mpi, int micro_batches, bool
 }
 
 int run(const std::vector<std::string>& words) {
-  std::string latency = "100us", bandwidth = "90MB/s";
-  std::int64_t micro_batches = 8, steps = 7;
+  std::string latency = "100us", bandwidth = "115MB/s";
+  std::int64_t micro_batches = 8, steps = 15;
   FlagTable flags("bench_overlap", "Measures how much of the expert exchange is hidden.");
   flags.add("--latency", latency, "TIME", "Of the emulated network.");
   flags.add("--bandwidth", bandwidth, "RATE", "Of the emulated network.");

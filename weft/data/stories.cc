@@ -173,10 +173,11 @@ struct Library {
 
   std::string write(std::uint64_t seed, std::uint64_t number) const {
     Dice dice(random_key(seed, fmt::format("story {}", number)));
+    std::string text;
     while (true) {
       const Cast cast(dice);
       const Plot& plot = dice.pick(plots);
-      std::string text;
+      text.clear();
       tell(text, first, cast, dice);
       tell(text, plot.beginning, cast, dice);
       text += '\n';

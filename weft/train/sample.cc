@@ -25,6 +25,28 @@ std::int32_t draw(std::span<const double> logits, double temperature, double cha
 
 }  // namespace
 
+std::string readable(std::string_view bytes) {
+  std::string text;
+  for (std::size_t i = 0; i < bytes.size();) {
+    const auto first = static_cast<unsigned char>(bytes[i]);
+    const std::size_t size = first < 0x80                    ? 1
+                             : first >= 0xc2 && first < 0xe0 ? 2
+                             : first >= 0xe0 && first < 0xf0 ? 3
+                             : first >= 0xf0 && first < 0xf5 ? 4
+                                                             : 0;
+    bool whole = size > 0 && i + size <= bytes.size();
+    for (std::size_t j = 1; whole && j < size; ++j) whole = (static_cast<unsigned char>(bytes[i + j]) & 0xc0) == 0x80;
+    if (whole && size > 2) {  // longer than it need be, half of a surrogate pair, or beyond the last character
+      const auto second = static_cast<unsigned char>(bytes[i + 1]);
+      whole = !(first == 0xe0 && second < 0xa0) && !(first == 0xed && second >= 0xa0) &&
+              !(first == 0xf0 && second < 0x90) && !(first == 0xf4 && second >= 0x90);
+    }
+    text += whole ? bytes.substr(i, size) : std::string_view("\xef\xbf\xbd");
+    i += whole ? size : 1;
+  }
+  return text;
+}
+
 std::string sample(Session& session, const Tokenizer& tokenizer, const std::string& prompt,
                    const SampleOptions& options) {
   std::vector<std::int32_t> tokens = tokenizer.encode(prompt);
@@ -43,7 +65,7 @@ std::string sample(Session& session, const Tokenizer& tokenizer, const std::stri
     if (next == tokenizer.eod()) break;
     tokens.push_back(next);
   }
-  return tokenizer.decode(std::span(tokens).subspan(begin));
+  return readable(tokenizer.decode(std::span(tokens).subspan(begin)));
 }
 
 }  // namespace weft

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "weft/data/tokenizer.h"
 #include "weft/train/session.h"
@@ -13,6 +14,9 @@ struct SampleOptions {
   double temperature = 0.8;   // 0: always the likeliest
   std::uint64_t seed = 1234;
 };
+// UTF-8: what is none, U+FFFD stands for. A model of bytes may say any.
+std::string readable(std::string_view bytes);
+
 // The prompt is not part of the result. The model sees the last `length` tokens of its training length.
 std::string sample(Session& session, const Tokenizer& tokenizer, const std::string& prompt,
                    const SampleOptions& options);

@@ -124,7 +124,9 @@ int Loop::run() {
     const double rate = learning_rate(rates, consumed_), decay = weight_decay(decays, consumed_);
     if (iteration == iterations && session_->executor()) session_->executor()->keep_times(true);
     const auto start = Clock::now();
-    const StepResult result = session_->step(next_batches(), rate, decay);
+    StepResult result = session_->step(next_batches(), rate, decay);
+    for (double* number : {&result.loss, &result.gradient_norm})
+      if (std::isnan(*number)) *number = std::fabs(*number);  // "nan", not "-nan": its sign says nothing
     const double seconds = seconds_since(start);
     write_metrics(iteration, result, rate, seconds);
     if (!result.finite) {

@@ -338,6 +338,21 @@ TEST(ModelGradients, delta_net) {
   check_gradients(c, 1, 1);
 }
 
+// One head of one group, one token; and a length that no chunk divides.
+TEST(ModelGradients, one_head_of_every_kind) {
+  for (const char* pattern : {"*", "+", "D", "M", "G"}) {
+    ModelConfig c = tiny(pattern);
+    c.attention.heads = c.attention.kv_heads = 1;
+    c.latent_attention = {.heads = 1, .kv_rank = 3, .head_dim = 3, .rotary_dim = 2, .value_dim = 5};
+    c.latent_attention.indexer = {.heads = 1, .dim = 4, .topk = 2};
+    if (*pattern == 'D') c.latent_attention.q_rank = 7;
+    c.mamba.heads = c.mamba.groups = 1;
+    c.delta_net.heads = c.delta_net.key_heads = 1;
+    check_gradients(c, 1, 1);
+    check_gradients(c, 1, 7);
+  }
+}
+
 TEST(ModelGradients, gates_of_attention_and_of_the_shared_expert) {
   ModelConfig c = tiny("[*E]");
   c.attention.output_gate = true;

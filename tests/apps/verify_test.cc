@@ -1,0 +1,58 @@
+// `weft verify`: every kind of layer on several ranks, woven and delayed, against the serial single-rank oracle.
+#include <nlohmann/json.hpp>
+
+#include "tests/apps/weft_process.h"
+#include "weft/base/json.h"
+
+namespace weft {
+namespace {
+
+class Verify : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Verify, WovenAndDelayedIsTheOracle) {
+  for (const char* expert_ranks : {"2", "4"}) {
+    const Words run = {"verify",
+                       "--pattern",
+                       GetParam(),
+                       "--hidden-size",
+                       "32",
+                       "--num-attention-heads",
+                       "4",
+                       "--num-experts",
+                       "8",
+                       "--moe-ffn-hidden-size",
+                       "16",
+                       "--ffn-hidden-size",
+                       "32",
+                       "--kv-lora-rank",
+                       "16",
+                       "--q-lora-rank",
+                       "16",
+                       "--seq-length",
+                       "24",
+                       "--micro-batch-size",
+                       "1",
+                       "--global-batch-size",
+                       "12",
+                       "--mock-data",
+                       "--ranks",
+                       "4",
+                       "--expert-model-parallel-size",
+                       expert_ranks,
+                       "--overlap-moe-expert-parallel-comm",
+                       "--delay-wgrad-compute",
+                       "--steps",
+                       "2",
+                       "--fp64",
+                       "--json"};
+    const Json report = parse_json(expect_done(run), "verify");
+    EXPECT_EQ(report.at("equal"), true) << report.dump(1);
+    EXPECT_EQ(report.at("steps").size(), 2u);
+    EXPECT_LE(report.at("tolerance"), 1e-9);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Patterns, Verify,
+                         ::testing::Values("MEM*EME", "M[M*]-[GE]", "[+E][DE]", "[*-][*E]/[*E]/[*E]"));
+
+}  // namespace
+}  // namespace weft

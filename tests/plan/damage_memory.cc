@@ -47,11 +47,13 @@ bool wait_for_memory_dropped(const GoodPlan& good, Dice& dice, Damage& d) {
   if (good.memory.reuses.empty()) return false;
   const std::size_t at = size(dice.below(good.memory.reuses.size()));
   d.memory.reuses.erase(d.memory.reuses.begin() + static_cast<std::ptrdiff_t>(at));
-  // Another wait may happen to cover it: the brute-force oracle tells.
+  // Another wait may happen to cover it, or a later node of the lane may have relied on it: the brute-force oracle tells.
   const auto found = races(good.plan, d.memory);
   if (found.empty()) return false;
   d.keeps_memory = true;
-  d.names = {name(good.plan, good.memory.reuses[at].node.index())};
+  NodeId taker = std::max(found.front().first, found.front().second);  // the first node that takes memory in use
+  for (const auto& [a, b] : found) taker = std::min(taker, std::max(a, b));
+  d.names = {name(good.plan, taker.index())};
   d.says = {"without waiting for its last use"};
   return true;
 }

@@ -8,9 +8,11 @@ namespace weft {
 
 namespace {
 
-// Items of a part; all its attention is of one kind.
+// Items of a part; all its attention is of one kind, `+` and `D` counting as one, and so are its recurrent layers.
 std::string random_items(Dice& dice, int most, bool segments) {
-  const char attention = dice.of({'*', '*', '+'});
+  const bool latent = dice.below(3) == 0;
+  const char recurrent = dice.of({'M', 'G'});
+  const auto mixer = [&] { return dice.below(3) == 0 ? recurrent : latent ? dice.of({'+', 'D'}) : '*'; };
   std::string pattern;
   const int items = dice.between(1, most);
   for (int i = 0; i < items; ++i) {
@@ -18,11 +20,11 @@ std::string random_items(Dice& dice, int most, bool segments) {
     if (dice.below(3) == 0) {
       pattern += '[';
       const int symbols = dice.between(1, 2);
-      for (int s = 0; s < symbols; ++s) pattern += dice.of({attention, '-'});
-      pattern += dice.of({'E', 'E', '-', attention});
+      for (int s = 0; s < symbols; ++s) pattern += dice.yes() ? mixer() : '-';
+      pattern += dice.of({'E', 'E', '-', mixer()});
       pattern += ']';
     } else {
-      pattern += dice.of({attention, '-', 'E', 'E'});
+      pattern += dice.of({mixer(), '-', 'E', 'E'});
     }
   }
   return pattern;
@@ -96,6 +98,9 @@ void keep_busy(ExpertsSpec& spec, int way) {
 Module module_of(const RandomCase& c, std::int64_t expert_rank) {
   ModelConfig config = small_config(c.pattern);
   config.latent_attention = {.heads = 2, .q_rank = 5, .kv_rank = 6, .head_dim = 4, .rotary_dim = 2, .value_dim = 3};
+  config.latent_attention.indexer = {.heads = 2, .dim = 4, .topk = 2};
+  config.mamba = {.heads = 2, .head_dim = 3, .groups = 1, .state = 4, .chunk = 2};
+  config.delta_net = {.heads = 2, .key_heads = 1, .head_dim = 3, .key_dim = 4, .chunk = 2};
   config.experts.experts = c.experts;
   config.experts.router.k = c.k;
   config.experts.shared_ffn = c.shared ? 4 : 0;

@@ -102,14 +102,14 @@ TEST(EmulatedNetwork, CompletesAtItsDeadlineWithoutTheProcessor) {
     const std::vector<std::int64_t> receives =
         zero ? std::vector<std::int64_t>{100'000, 200'000} : std::vector<std::int64_t>{600'000, 100'000};
     const Measured measured = measure(
-        world, [&] { group->all_to_all(stream, send, sends, receive, receives); }, *group, stream, 4);
+        world, [&] { group->all_to_all(stream, send, sends, receive, receives); }, *group, stream, 10);
     // The peer may leave the barrier a little earlier and so start the transfer before this rank's clock.
     EXPECT_GT(measured.wall, 0.079);
     EXPECT_LT(measured.wall, 0.088);
     EXPECT_LT(measured.cpu, 0.002);
     const NetworkStatistics statistics = world.network_statistics().value();
-    EXPECT_EQ(statistics.transfers, 8);  // barriers too
-    EXPECT_EQ(statistics.bytes, 4 * 600'000);
+    EXPECT_EQ(statistics.transfers, 20);  // barriers too
+    EXPECT_EQ(statistics.bytes, 10 * 600'000);
     EXPECT_DOUBLE_EQ(statistics.latency_asked, 0.02);
     EXPECT_GE(statistics.overshoot_mean, 0);
     EXPECT_LE(statistics.overshoot_mean, statistics.overshoot_max);
@@ -135,9 +135,11 @@ TEST(EmulatedNetwork, LanesShareARanksLink) {
       }
       for (std::thread& thread : threads) thread.join();
     };
-    const Measured measured = measure(world, all_lanes, *sync, stream, 3);
+    const Measured measured = measure(world, all_lanes, *sync, stream, 10);
     EXPECT_GT(measured.wall, 0.059);
+#if !defined(__SANITIZE_THREAD__)  // starting threads takes it longer than what is measured
     EXPECT_LT(measured.wall, 0.072);
+#endif
   });
 }
 

@@ -134,6 +134,18 @@ TEST_F(Train, RanksAreOneRun) {
   EXPECT_EQ(report.at("steps").size(), 3u);
 }
 
+TEST_F(Train, GoesOnWithAModelOfEveryFamily) {
+  for (const char* family : {"llama", "mixtral", "qwen3_moe", "deepseek_v3", "deepseek_v32", "gpt_oss", "mamba2",
+                             "nemotron_h", "nemotron_h_moe", "qwen3_next"}) {
+    const std::string file = folder_.file("metrics.jsonl");
+    expect_done({"train", "--hf", golden(family), "--mock-data", "--seq-length", "32", "--micro-batch-size", "1",
+                 "--train-iters", "4", "--lr", "1e-2", "--eval-iters", "0", "--metrics", file, "--threads", "1"});
+    const std::vector<Json> lines = lines_of(file);
+    ASSERT_EQ(lines.size(), 4u) << family;
+    EXPECT_LT(lines[3].at("loss"), lines[0].at("loss")) << family;
+  }
+}
+
 TEST_F(Train, SamplesAndTensorboard) {
   const std::string board = folder_.file("board");
   const std::string log =

@@ -40,8 +40,10 @@ RunData open_run_data(const TrainOptions& o, std::int64_t vocabulary) {
   } else if (o.data.mock_data) {
     MockDataOptions m;
     m.seq_length = o.batch.seq_length;
-    m.vocabulary_size = run.tokenizer->vocabulary_size();
-    m.eod = run.tokenizer->eod();
+    // Tokens that mean nothing fit any loaded model, whatever the tokenizer.
+    const bool loaded = !o.model.hf.empty();
+    m.vocabulary_size = loaded ? vocabulary : run.tokenizer->vocabulary_size();
+    m.eod = loaded ? static_cast<std::int32_t>(vocabulary - 1) : run.tokenizer->eod();
     m.split = o.data.split;
     m.seed = static_cast<std::uint32_t>(seed);
     m.samples = samples_of(o);

@@ -16,7 +16,9 @@ struct ParsedOptions {
   FlagTable flags{"weft train"};
 
   ParsedOptions() { add_train_flags(flags, options); }
-  explicit ParsedOptions(std::string_view words, std::int64_t launched = 1) : ParsedOptions() { parse(words, launched); }
+  explicit ParsedOptions(std::string_view words, std::int64_t launched = 1) : ParsedOptions() {
+    parse(words, launched);
+  }
 
   void parse(std::string_view words, std::int64_t launched = 1) {
     std::vector<std::string> list;

@@ -18,7 +18,8 @@ TEST_F(LayerOperations, RmsNorm) {
   for (DType type : model_types)
     for (DType weight_type : {type, DType::f32})
       for (const Case& c : {Case{1, 1, 1, true}, Case{37, 1, 67, true}, Case{33, 4, 64, true}, Case{17, 3, 40, false},
-                            Case{600, 2, 128, true}, Case{9, 1, 2056, true}, Case{300, 1, 1024, true}})
+                            Case{600, 2, 128, true}, Case{9, 1, 2056, true}, Case{300, 1, 1024, true},
+                            Case{70, 1, 2048, true}, Case{5, 3, 264, false}, Case{11, 2, 1544, true}})
         for (bool zero_centred : {false, true}) {
           SCOPED_TRACE(fmt::format("{} {} rows of {} x {}", name_of(type), c.rows, c.groups, c.width));
           const std::int64_t columns = c.groups * c.width, weights = c.shared ? c.width : columns;
@@ -83,9 +84,12 @@ TEST_F(LayerOperations, Rotary) {
   for (DType type : model_types)
     for (RotaryStyle style : {RotaryStyle::half_split, RotaryStyle::interleaved})
       for (bool in_place : {false, true})
-        for (bool positions : {false, true}) {
-          const std::int64_t heads = 3, dim = 20, width = 12, length = 7, tokens = 14;
-          const HostTensor x = HostTensor::normal(type, {tokens, heads * dim}, "x", 1, heads * dim + 4);
+        for (int size = 0; size < 6; ++size) {
+          const bool positions = size % 2 == 1;
+          const std::int64_t heads = 3, dim = size < 2 ? 20 : 40, length = 7, tokens = 14;
+          const std::int64_t width = size < 2 ? 12 : size < 4 ? 16 : 32;
+          const HostTensor x =
+              HostTensor::normal(type, {tokens, heads * dim}, "x", 1, heads * dim + (size < 2 ? 4 : 8));
           const HostTensor y(type, {tokens, heads * dim});
           const HostTensor cosine = HostTensor::normal(DType::f32, {16, width / 2}, "cos"),
                            sine = HostTensor::normal(DType::f32, {16, width / 2}, "sin");

@@ -100,7 +100,7 @@ TEST_F(RowOperations, ArrangeRows) {
 
 TEST_F(RowOperations, GatherSumAndEmbedding) {
   for (DType type : model_types)
-    for (std::int64_t columns : {1, 3, 8, 72, 513})
+    for (std::int64_t columns : {1, 3, 8, 72, 264, 513, 2056})
       for (std::int64_t rows : {1, 45}) {
         SCOPED_TRACE(fmt::format("{} {} x {}", name_of(type), rows, columns));
         const std::int64_t k = 3;

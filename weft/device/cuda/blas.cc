@@ -1,11 +1,13 @@
 #include "weft/device/cuda/blas.h"
 
 #include <algorithm>
+#include <span>
+#include <vector>
 
 #include "weft/base/error.h"
+#include "weft/device/cuda/kernels/fingerprint.h"
 #include "weft/device/cuda/refuse.h"
 #include "weft/device/cuda/table.h"
-#include "weft/device/operations/elementwise.h"
 
 namespace weft::cuda {
 
@@ -25,6 +27,82 @@ const Tensor* addend_of(const Matmul& op) {
   return op.store == Store::add ? &op.c : nullptr;
 }
 
+// What it takes to run a product several times, with the memory that it is to write. Everything is given back in the end.
+class Measurement {
+ public:
+  Measurement(CudaStream& stream, const Matmul& op) : stream_(stream), c_(op.c) {
+    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    check_cuda(cudaStreamIsCapturing(stream.handle(), &capturing), "matmul");
+    if (capturing != cudaStreamCaptureStatusNone) return;
+    possible_ = allocate(&print_, sizeof(Fingerprint));
+    const Tensor* addend = addend_of(op);
+    if (possible_ && addend && addend->data == c_.data) {
+      possible_ = allocate(&before_, c_.bytes());
+      if (possible_) copy(before_, width(), c_.data, pitch());
+    }
+    for (cudaEvent_t& event : events_) check_cuda(cudaEventCreate(&event), "matmul");
+  }
+  ~Measurement() {
+    if (!print_) return;  // a stream that is being captured must not be waited for
+    cudaStreamSynchronize(stream_.handle());
+    cudaFree(print_);
+    cudaFree(before_);
+    for (cudaEvent_t event : events_)
+      if (event) cudaEventDestroy(event);
+  }
+  Measurement(const Measurement&) = delete;
+  Measurement& operator=(const Measurement&) = delete;
+
+  bool possible() const { return possible_; }
+  // c as it was before, where the product is added to it.
+  void restore() {
+    if (before_) copy(c_.data, pitch(), before_, width());
+  }
+  Fingerprint fingerprint() {
+    auto* there = static_cast<Fingerprint*>(print_);
+    queue_fingerprint(stream_, c_, there);
+    Fingerprint here;
+    check_cuda(cudaMemcpyAsync(&here, there, sizeof here, cudaMemcpyDeviceToHost, stream_.handle()), "matmul");
+    check_cuda(cudaStreamSynchronize(stream_.handle()), "matmul");
+    return here;
+  }
+  template <class Body>
+  double milliseconds(const Body& body) {
+    float least = 0;
+    for (int i = 0; i < 4; ++i) {
+      check_cuda(cudaEventRecord(events_[0], stream_.handle()), "matmul");
+      body();
+      check_cuda(cudaEventRecord(events_[1], stream_.handle()), "matmul");
+      check_cuda(cudaEventSynchronize(events_[1]), "matmul");
+      float time = 0;
+      check_cuda(cudaEventElapsedTime(&time, events_[0], events_[1]), "matmul");
+      if (i == 0 || time < least) least = time;
+    }
+    return static_cast<double>(least);
+  }
+
+ private:
+  static bool allocate(void** memory, std::size_t bytes) {
+    if (cudaMalloc(memory, bytes) == cudaSuccess) return true;
+    cudaGetLastError();  // then it is not measured
+    *memory = nullptr;
+    return false;
+  }
+  std::size_t width() const { return static_cast<std::size_t>(c_.columns()) * size_of(c_.dtype); }
+  std::size_t pitch() const { return static_cast<std::size_t>(c_.stride) * size_of(c_.dtype); }
+  void copy(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch) {
+    check_cuda(cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width(), static_cast<std::size_t>(c_.rows()),
+                                 cudaMemcpyDeviceToDevice, stream_.handle()),
+               "matmul");
+  }
+
+  CudaStream& stream_;
+  Tensor c_;
+  void *print_ = nullptr, *before_ = nullptr;
+  bool possible_ = false;
+  cudaEvent_t events_[2] = {};
+};
+
 }  // namespace
 
 // cuBLASLt thinks in columns: our c [m, n] is its c' [n, m], which is b' a'. So its first factor is our b.
@@ -32,8 +110,7 @@ struct Blas::Choice {
   const BlasLibrary& library;
   cublasLtMatmulDesc_t product = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr, d = nullptr;
-  cublasLtMatmulAlgo_t algorithm = {};
-  bool found = false;
+  std::vector<cublasLtMatmulAlgo_t> algorithms;  // the chosen one first
 
   explicit Choice(const BlasLibrary& l) : library(l) {}
   ~Choice() {
@@ -102,21 +179,72 @@ std::unique_ptr<Blas::Choice> Blas::choose(const Matmul& op, const Key& key) {
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<std::uint32_t>(key[14]));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<std::uint32_t>(key[15]));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<std::uint32_t>(key[16]));
-  cublasLtMatmulHeuristicResult_t result = {};
+  std::array<cublasLtMatmulHeuristicResult_t, 8> results = {};
   int count = 0;
-  const cublasStatus_t status = library_.cublasLtMatmulAlgoGetHeuristic(
-      handle_, made->product, made->a, made->b, made->c, made->d, preference, 1, &result, &count);
+  const cublasStatus_t status =
+      library_.cublasLtMatmulAlgoGetHeuristic(handle_, made->product, made->a, made->b, made->c, made->d, preference,
+                                              static_cast<int>(results.size()), results.data(), &count);
   library_.cublasLtMatmulPreferenceDestroy(preference);
-  made->found = status == CUBLAS_STATUS_SUCCESS && count > 0 && result.state == CUBLAS_STATUS_SUCCESS;
-  made->algorithm = result.algo;
+  if (status != CUBLAS_STATUS_SUCCESS) return made;
+  for (const cublasLtMatmulHeuristicResult_t& result : std::span(results).first(static_cast<std::size_t>(count)))
+    if (result.state == CUBLAS_STATUS_SUCCESS) made->algorithms.push_back(result.algo);
   return made;
 }
 
-const Blas::Choice& Blas::choice(const Matmul& op, const Key& key) {
+cublasStatus_t Blas::queue(CudaStream& stream, const Matmul& op, const Choice& chosen, std::size_t algorithm) {
+  const Tensor* addend = addend_of(op);
+  const float alpha = 1, beta = addend ? 1 : 0;
+  return library_.cublasLtMatmul(handle_, chosen.product, &alpha, op.b.data, chosen.a, op.a.data, chosen.b, &beta,
+                                 addend ? addend->data : op.c.data, chosen.c, op.c.data, chosen.d,
+                                 &chosen.algorithms[algorithm], stream.workspace(), CudaStream::workspace_bytes,
+                                 stream.handle());
+}
+
+// Of the algorithms that the heuristics name, the fastest of those whose result has the same bits as that of the first:
+// so time decides how fast a product is, never what it is.
+void Blas::measure(CudaStream& stream, const Matmul& op, Choice& choice) {
+  Measurement m(stream, op);
+  if (!m.possible()) return;
+  const auto run = [&](std::size_t i) { return queue(stream, op, choice, i) == CUBLAS_STATUS_SUCCESS; };
+  const auto result_of = [&](std::size_t i) {
+    m.restore();
+    return run(i) ? m.fingerprint() : Fingerprint{};
+  };
+  const Fingerprint first = result_of(0);
+  std::size_t best = 0;
+  if (first.set >= static_cast<std::uint64_t>(op.c.shape.elements()) / 2) {  // zeros would not tell algorithms apart
+    double least = m.milliseconds([&] { run(0); }) * 0.98;                   // less than that is chance
+    for (std::size_t i = 1; i < choice.algorithms.size(); ++i) {
+      const Fingerprint other = result_of(i);
+      if (other.hash != first.hash || other.set != first.set) continue;
+      const double time = m.milliseconds([&] { run(i); });
+      if (time < least) least = time, best = i;
+    }
+  }
+  m.restore();
+  std::swap(choice.algorithms[0], choice.algorithms[best]);
+}
+
+const Blas::Choice& Blas::choice(CudaStream& stream, const Matmul& op, const Key& key) {
   const std::scoped_lock lock(mutex_);
   std::unique_ptr<Choice>& known = choices_[key];
-  if (!known) known = choose(op, key);
+  if (known) return *known;
+  known = choose(op, key);
+  // Small products are not worth it.
+  const double flop = 2.0 * static_cast<double>(op.c.shape.elements()) *
+                      static_cast<double>(op.transpose_a == Transposed::yes ? op.a.shape[0] : op.a.shape[1]);
+  if (known->algorithms.size() > 1 && flop > 1e9) {
+    set_bias(*known, op);
+    measure(stream, op, *known);
+  }
   return *known;
+}
+
+void Blas::set_bias(const Choice& choice, const Matmul& op) {
+  if (!op.bias.given()) return;
+  const void* bias = op.bias.data;
+  check(library_.cublasLtMatmulDescSetAttribute(choice.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias),
+        "describing a product");
 }
 
 bool Blas::multiply(CudaStream& stream, const Matmul& op) {
@@ -141,36 +269,12 @@ bool Blas::multiply(CudaStream& stream, const Matmul& op) {
                    alignment_of(op.a.data),
                    alignment_of(c.data),
                    alignment_of(op.c.data)};
-  const Choice& chosen = choice(op, key);
-  if (!chosen.found) return false;
-  if (op.bias.given()) {
-    const void* bias = op.bias.data;
-    check(
-        library_.cublasLtMatmulDescSetAttribute(chosen.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias),
-        "describing a product");
-  }
-  const float alpha = 1, beta = addend ? 1 : 0;
-  check(library_.cublasLtMatmul(handle_, chosen.product, &alpha, op.b.data, chosen.a, op.a.data, chosen.b, &beta,
-                                c.data, chosen.c, op.c.data, chosen.d, &chosen.algorithm, stream.workspace(),
-                                CudaStream::workspace_bytes, stream.handle()),
-        "matmul");
+  const Choice& chosen = choice(stream, op, key);
+  if (chosen.algorithms.empty()) return false;
+  set_bias(chosen, op);
+  check(queue(stream, op, chosen, 0), "matmul");
   return true;
 }
-
-namespace {
-
-// One factor in bf16, the other in f32 (the router): the former is widened first.
-bool multiply_widened(CudaStream& stream, const Matmul& op) {
-  if (op.a.dtype == op.b.dtype || op.c.dtype != DType::f32) return false;
-  Matmul wide = op;
-  Tensor& narrow = op.a.dtype == DType::bf16 ? wide.a : wide.b;
-  const Tensor from = narrow;
-  narrow = Tensor(stream.scratch(2 * from.bytes()), DType::f32, from.shape);
-  cast(stream, {from, narrow});
-  return stream.blas().multiply(stream, wide);
-}
-
-}  // namespace
 
 void matmul(Stream& stream, const Matmul& op) {
   const auto fits = [](bool condition, const char* why) { require(condition, "matmul", why); };
@@ -187,7 +291,7 @@ void matmul(Stream& stream, const Matmul& op) {
   }
   if (m == 0 || n == 0) return;
   CudaStream& s = cuda_stream(stream);
-  if (k > 0 && (s.blas().multiply(s, op) || multiply_widened(s, op))) return;
+  if (k > 0 && (s.blas().multiply(s, op) || split_matmul(s, op))) return;
   tile_matmul(s, op);
 }
 

@@ -1,5 +1,5 @@
-// Products by cuBLASLt. The algorithm for a shape is chosen when it is met first and kept: the same shape always gives
-// the same bits.
+// Products by cuBLASLt. The algorithm for a shape is chosen when it is met first, by measuring where it is large, and
+// kept: the same shape always gives the same bits.
 #pragma once
 
 #include <array>
@@ -26,8 +26,11 @@ class Blas {
  private:
   struct Choice;
   using Key = std::array<std::int64_t, 17>;
-  const Choice& choice(const Matmul& op, const Key& key);
+  const Choice& choice(CudaStream& stream, const Matmul& op, const Key& key);
   std::unique_ptr<Choice> choose(const Matmul& op, const Key& key);
+  void measure(CudaStream& stream, const Matmul& op, Choice& choice);
+  cublasStatus_t queue(CudaStream& stream, const Matmul& op, const Choice& chosen, std::size_t algorithm);
+  void set_bias(const Choice& choice, const Matmul& op);
   void check(cublasStatus_t status, const char* what) const;
 
   BlasLibrary library_;
@@ -36,7 +39,9 @@ class Blas {
   std::map<Key, std::unique_ptr<Choice>> choices_;
 };
 
-// The kernel of our own for what cuBLASLt does not do: factors of different types, empty sums, odd alignment.
+// Products with factors in f32 of which a factor or the result is in bf16. False: cuBLASLt has nothing for them.
+bool split_matmul(CudaStream& stream, const Matmul& op);
+// The kernel of our own for what cuBLASLt does not do: empty sums, odd alignment.
 void tile_matmul(CudaStream& stream, const Matmul& op);
 
 }  // namespace weft::cuda

@@ -43,11 +43,9 @@ void turn(const Run& r, const Values& v, const Sizes& s, const RopeSpec& rope, c
   arguments.length = s.length;
   arguments.style = rope.style;
   arguments.inverse = inverse;
-  for (const bool keys : {false, true}) {
-    arguments.x = arguments.y = keys ? s.k(packed) : s.q(packed);
-    arguments.heads = keys ? s.hk : s.hq;
-    r.ops().rotary(r.stream(), arguments);
-  }
+  arguments.x = arguments.y = packed.slice_columns(0, s.q_width() + s.k_width());  // queries and keys lie side by side
+  arguments.heads = s.hq + s.hk;
+  r.ops().rotary(r.stream(), arguments);
 }
 
 Attention attention_of(const Run& r, const Values& v, const Sizes& s, const AttentionSpec& spec) {

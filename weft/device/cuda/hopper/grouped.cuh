@@ -26,24 +26,48 @@ __device__ void set_stride(Stride& stride, std::int64_t value) {
     cute::get<0>(stride) = value;
 }
 
-// a_layout: RowMajor where sum elements lie side by side; b_layout: ColumnMajor where they do. D: of the result; C: float
+// How a kernel goes over a result: tiles of rows x columns, and how many blocks side by side share what they read. Rows of
+// groups are rounded up to rows * down. Two warp groups work on halves of one tile, or (turns) each on a tile of its own:
+// while one multiplies, the other stores. stored: columns of a tile that are stored at once.
+template <int tile_rows, int tile_columns, int blocks_down, int blocks_across, bool turns, int stored = 32>
+struct Way {
+  using Tile = cute::Shape<cute::Int<tile_rows>, cute::Int<tile_columns>, cute::_64>;
+  using Cluster = cute::Shape<cute::Int<blocks_down>, cute::Int<blocks_across>, cute::_1>;
+  using Stored = cute::Shape<cute::Int<turns ? 64 : 128>, cute::Int<stored>>;
+  using Schedule = std::conditional_t<turns, cutlass::gemm::KernelPtrArrayTmaWarpSpecializedPingpong,
+                                      cutlass::gemm::KernelPtrArrayTmaWarpSpecializedCooperative>;
+  using Store = std::conditional_t<turns, cutlass::epilogue::PtrArrayTmaWarpSpecializedPingpong,
+                                   cutlass::epilogue::PtrArrayTmaWarpSpecializedCooperative>;
+};
+
+// The ways that are compiled, by number; WEFT_GROUPED chooses among them.
+template <int number>
+struct WayOf;
+template <>
+struct WayOf<0> : Way<128, 256, 2, 1, false> {};
+template <>
+struct WayOf<2> : Way<128, 256, 1, 2, false, 64> {};
+template <>
+struct WayOf<5> : Way<128, 192, 1, 2, true> {};
+template <>
+struct WayOf<6> : Way<128, 192, 2, 1, true> {};
+
+// a_layout: RowMajor where sum elements lie side by side; b_layout: ColumnMajor where they do. D: of the result; C: like D
 // where results are added up, void otherwise.
-template <class LayoutA, class LayoutB, class C, class D>
+template <class LayoutA, class LayoutB, class C, class D, class Way>
 struct Grouped {
   using Shape = cutlass::gemm::GroupProblemShape<cute::Shape<int, int, int>>;
-  using Tile = cute::Shape<cute::_128, cute::_256, cute::_64>;
-  using Cluster = cute::Shape<cute::_2, cute::_1, cute::_1>;
   using Element = cutlass::bfloat16_t;
   using LayoutD = cutlass::layout::RowMajor;
   using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
-      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Tile, Cluster,
-      cutlass::epilogue::collective::EpilogueTileAuto, float, float, C, LayoutD*, 16 / sizeof(D), D, LayoutD*,
-      16 / sizeof(D), cutlass::epilogue::PtrArrayTmaWarpSpecializedCooperative>::CollectiveOp;
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename Way::Tile, typename Way::Cluster,
+      typename Way::Stored, float, float, C, LayoutD*, 16 / sizeof(D), D, LayoutD*, 16 / sizeof(D),
+      typename Way::Store>::CollectiveOp;
   using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
-      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, LayoutA*, 8, Element, LayoutB*, 8, float, Tile,
-      Cluster,
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, LayoutA*, 8, Element, LayoutB*, 8, float,
+      typename Way::Tile, typename Way::Cluster,
       cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(sizeof(typename Epilogue::SharedStorage))>,
-      cutlass::gemm::KernelPtrArrayTmaWarpSpecializedCooperative>::CollectiveOp;
+      typename Way::Schedule>::CollectiveOp;
   using Kernel = cutlass::gemm::kernel::GemmUniversal<Shape, Mainloop, Epilogue>;
   using Gemm = cutlass::gemm::device::GemmUniversalAdapter<Kernel>;
   using StrideA = typename Kernel::InternalStrideA;
@@ -62,7 +86,6 @@ struct Grouped {
     StrideD* d_stride;
   };
 };
-
 template <class G>
 __global__ void list_groups(Products p, typename G::Lists lists) {
   const int g = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);

@@ -1,4 +1,8 @@
 // When grouped_matmul goes to the Hopper kernels, and with what.
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
 #include "weft/device/cuda/hopper/kernels.h"
 #include "weft/device/cuda/hopper/products.h"
 #include "weft/device/cuda/kernels/grouped.h"
@@ -20,13 +24,33 @@ bool aligned(const Tensor& t) {
   return t.stride % elements == 0 && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0;
 }
 
+// While ways are measured: WEFT_GROUPED=abc takes way a for forward, b for input gradients, c for weight gradients.
+int way_of(GroupedMatmul::Mode mode) {
+  const char* text = std::getenv("WEFT_GROUPED");
+  const std::string ways = text != nullptr && std::strlen(text) == 3 ? text : "220";
+  return ways[static_cast<std::size_t>(mode)] - '0';
+}
+
+using Product = void (*)(CudaStream&, const hopper::Products&);
+Product product_of(GroupedMatmul::Mode mode) {
+  const auto way = static_cast<std::size_t>(way_of(mode));
+  static constexpr Product none = nullptr;
+  static constexpr Product products[3][7] = {
+      {none, none, hopper::forward<2>, none, none, hopper::forward<5>, none},
+      {none, none, hopper::input_gradient<2>, none, none, hopper::input_gradient<5>, none},
+      {hopper::weight_gradient<0>, none, none, none, none, none, hopper::weight_gradient<6>}};
+  const Product product = way < 7 ? products[static_cast<std::size_t>(mode)][way] : none;
+  require(product != nullptr, "grouped_matmul", "WEFT_GROUPED names a way that is not compiled");
+  return product;
+}
+
 // Gradients of experts without rows: nothing is summed, zeros are written.
-__global__ void clear_empty(const std::int32_t* counts, float* w, std::int64_t elements) {
+__global__ void clear_empty(const std::int32_t* counts, uint4* w, std::int64_t words) {
   if (counts[blockIdx.y] != 0) return;
-  float4* to = reinterpret_cast<float4*>(w + blockIdx.y * elements);
-  for (std::int64_t i = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x; i < elements / 4;
+  uint4* to = w + blockIdx.y * words;
+  for (std::int64_t i = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x; i < words;
        i += static_cast<std::int64_t>(gridDim.x) * blockDim.x)
-    to[i] = float4{0, 0, 0, 0};
+    to[i] = uint4{0, 0, 0, 0};
 }
 
 }  // namespace
@@ -39,7 +63,8 @@ bool hopper_grouped_matmul(CudaStream& stream, const GroupedMatmul& op) {
   const Tensor& second = gradient ? op.x : op.w;
   const Tensor& result = op.mode == Mode::forward ? op.y : op.mode == Mode::input_gradient ? op.x : op.w;
   if (first.dtype != DType::bf16 || second.dtype != DType::bf16 || op.bias.given()) return false;
-  if (result.dtype != (gradient ? DType::f32 : DType::bf16)) return false;
+  const bool narrow = result.dtype == DType::bf16;
+  if (!narrow && !(gradient && result.dtype == DType::f32)) return false;
   if (n % 8 != 0 || k % 8 != 0 || !aligned(first) || !aligned(second) || !aligned(result) || !is_hopper()) return false;
 
   hopper::Products p = {};
@@ -51,23 +76,25 @@ bool hopper_grouped_matmul(CudaStream& stream, const GroupedMatmul& op) {
   switch (op.mode) {
     case Mode::forward:
       p.n = static_cast<int>(n), p.k = static_cast<int>(k);
-      hopper::forward(stream, p);
       break;
     case Mode::input_gradient:
       p.n = static_cast<int>(k), p.k = static_cast<int>(n);
-      hopper::input_gradient(stream, p);
       break;
     case Mode::weight_gradient:
       p.m = static_cast<int>(n), p.n = static_cast<int>(k);
       p.sums_rows = true, p.add = op.store == Store::add;
       if (!p.add) {
-        clear_empty<<<dim3(16, static_cast<unsigned>(p.groups)), 256, 0, stream.handle()>>>(p.counts, op.w.as<float>(),
-                                                                                            n * k);
+        const auto words = n * k * static_cast<std::int64_t>(size_of(result.dtype)) / 16;
+        clear_empty<<<dim3(16, static_cast<unsigned>(p.groups)), 256, 0, stream.handle()>>>(p.counts, op.w.as<uint4>(),
+                                                                                            words);
         launched("grouped_matmul");
       }
-      hopper::weight_gradient(stream, p);
       break;
   }
+  const Product product = !gradient || (!narrow && !p.add) ? product_of(op.mode)
+                          : narrow                         ? hopper::weight_gradient_narrow
+                                                           : hopper::weight_gradient_add;
+  product(stream, p);
   return true;
 }
 

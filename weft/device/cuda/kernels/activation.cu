@@ -108,6 +108,21 @@ __global__ void backward_rows(F f, Gradient<T> p) {
   }
 }
 
+// The same with a warp a row: no thread waits for another warp's sum.
+constexpr int warps = 8;
+constexpr std::int64_t widest_for_warp = 4096;
+template <int V, class F, class T>
+__global__ void __launch_bounds__(32 * warps) backward_short_rows(F f, Gradient<T> p) {
+  const std::int64_t r = blockIdx.x * static_cast<std::int64_t>(warps) + threadIdx.x / 32;
+  if (r >= used_rows(p.in_use, p.rows)) return;
+  const float scale = p.scales != nullptr ? p.scales[r] : 1.0f;
+  float sum = 0;
+#pragma unroll 2
+  for (std::int64_t j = threadIdx.x % 32 * V; j < p.width; j += 32 * V) sum += f(p, r, j, scale);
+  sum = warp_sum(sum);
+  if (threadIdx.x % 32 == 0) p.dscales[r] = sum;
+}
+
 // body(kind) for an activation without a gate.
 template <class Body>
 void with_plain_kind(ActivationKind kind, const Body& body) {
@@ -178,8 +193,13 @@ void activation_backward(Stream& stream, const ActivationBackward& op) {
                           width,
                           in_use_of(name, op.rows_in_use)};
       const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(rows, 1 << 20));
+      const bool by_warps = p.dscales != nullptr && width <= widest_for_warp;
       const auto run = [&](const auto& f) {
-        backward_rows<V><<<blocks, threads, 0, cuda_stream(stream).handle()>>>(f, p);
+        if (by_warps)
+          backward_short_rows<V>
+              <<<static_cast<unsigned>(divide_up(rows, warps)), 32 * warps, 0, cuda_stream(stream).handle()>>>(f, p);
+        else
+          backward_rows<V><<<blocks, threads, 0, cuda_stream(stream).handle()>>>(f, p);
         launched(name);
       };
       if (op.spec.gated()) return run(GatedBackward<V, T>{Gated::of(op.spec)});

@@ -8,16 +8,17 @@ namespace weft::cuda {
 
 namespace {
 
-constexpr int threads = 512;
+// Two blocks a multiprocessor: the rows that are being read twice (f32, 32,768 logits: 35 MB) stay in the L2 cache.
+constexpr int threads = 1024;
 
 __device__ double scalar(const void* data, bool single) {
   return single ? static_cast<double>(*static_cast<const float*>(data)) : *static_cast<const double*>(data);
 }
 
 template <int V, class L, class D>
-__global__ void loss_rows(Rows<const L> all_logits, const std::int32_t* labels, const void* scale, bool single_scale,
-                          Rows<D> all_dlogits, float* row_losses, double* losses, std::int64_t columns,
-                          std::int64_t vocabulary) {
+__global__ void __launch_bounds__(threads)
+    loss_rows(Rows<const L> all_logits, const std::int32_t* labels, const void* scale, bool single_scale,
+              Rows<D> all_dlogits, float* row_losses, double* losses, std::int64_t columns, std::int64_t vocabulary) {
   const std::int64_t r = blockIdx.x;
   const L* logits = all_logits[r];
   D* dlogits = all_dlogits.data != nullptr ? all_dlogits[r] : nullptr;

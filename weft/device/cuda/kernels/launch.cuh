@@ -63,7 +63,8 @@ inline std::int64_t divide_up(std::int64_t x, std::int64_t by) { return (x + by 
 // After a launch.
 inline void launched(const char* operation) { check_cuda(cudaGetLastError(), operation); }
 
-// Whether rows of `columns` elements can be read eight at a time in every tensor given (absent ones do not matter).
+// Whether rows of `columns` elements can be read eight at a time in every tensor given (absent ones do not matter; one
+// dim is one row).
 constexpr int pack = 8;
 inline bool packs(std::int64_t columns, std::initializer_list<const Tensor*> tensors) {
   if (columns % pack != 0) return false;
@@ -71,7 +72,7 @@ inline bool packs(std::int64_t columns, std::initializer_list<const Tensor*> ten
     if (!tensor->given()) continue;
     const auto bytes = static_cast<std::int64_t>(size_of(tensor->dtype)) * pack;
     if (reinterpret_cast<std::intptr_t>(tensor->data) % bytes != 0) return false;
-    if (tensor->rows() > 1 && tensor->stride % pack != 0) return false;
+    if (tensor->shape.dims() > 1 && tensor->rows() > 1 && tensor->stride % pack != 0) return false;
   }
   return true;
 }

@@ -47,36 +47,51 @@ __device__ int scan_block(int x, int& total) {
   return before + sum - x;
 }
 
-// Counts of parts [parts, experts] become the rows at which each part's slots of an expert begin. One block.
-// capacity > 0: every expert has that many rows.
-__global__ void scan_parts(std::int32_t* next, std::int64_t parts, int experts, int alignment, int capacity,
-                           std::int32_t* counts, std::int32_t* offsets, std::int32_t* in_use, std::int32_t* row_source,
-                           std::int64_t rows) {
+// Counts of parts [parts, experts] become the rows at which each part's slots of an expert begin. One block; a warp goes
+// over the parts of an expert. capacity > 0: every expert has that many rows.
+__global__ void __launch_bounds__(scan_threads)
+    scan_parts(std::int32_t* next, std::int64_t parts, int experts, int alignment, int capacity, std::int32_t* counts,
+               std::int32_t* offsets, std::int32_t* in_use, std::int32_t* row_source, std::int64_t rows) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  constexpr int warps = scan_threads / 32;
+  const auto room_for = [&](int count) { return (count + alignment - 1) / alignment * alignment; };
+  for (int e = warp; e < experts; e += warps) {
+    int count = 0;
+    for (std::int64_t p = lane; p < parts; p += 32) count += next[p * experts + e];
+    count = warp_sum(count);
+    if (lane == 0) counts[e] = capacity > 0 ? capacity : count;
+  }
+  __syncthreads();
   int base = 0;  // rows of earlier experts
   for (int e0 = 0; e0 < experts; e0 += scan_threads) {
     const int e = e0 + static_cast<int>(threadIdx.x);
-    int count = 0;
-    if (e < experts)
-      for (std::int64_t p = 0; p < parts; ++p) count += next[p * experts + e];
-    if (e < experts && capacity > 0) count = capacity;
-    const int room = (count + alignment - 1) / alignment * alignment;
     int total = 0;
-    const int first = base + scan_block(room, total);
+    const int first = base + scan_block(e < experts ? room_for(counts[e]) : 0, total);
     base += total;
-    if (e >= experts) continue;
-    counts[e] = count;
-    offsets[e] = first;
-    int at = first;
-    for (std::int64_t p = 0; p < parts; ++p) {
-      const int here = next[p * experts + e];
-      next[p * experts + e] = at;
-      at += here;
-    }
-    for (; at < first + room && at < rows; ++at) row_source[at] = -1;
+    if (e < experts) offsets[e] = first;
   }
-  if (threadIdx.x != 0) return;
-  offsets[experts] = base;
-  if (in_use != nullptr) *in_use = base;
+  if (threadIdx.x == 0) {
+    offsets[experts] = base;
+    if (in_use != nullptr) *in_use = base;
+  }
+  __syncthreads();
+  for (int e = warp; e < experts; e += warps) {
+    int at = offsets[e];
+    const int end = at + room_for(counts[e]);
+    for (std::int64_t p0 = 0; p0 < parts; p0 += 32) {
+      const std::int64_t p = p0 + lane;
+      const int here = p < parts ? next[p * experts + e] : 0;
+      int sum = here;
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) {
+        const int below = __shfl_up_sync(all_lanes, sum, step);
+        if (lane >= step) sum += below;
+      }
+      if (p < parts) next[p * experts + e] = at + sum - here;
+      at += __shfl_sync(all_lanes, sum, 31);
+    }
+    for (std::int64_t row = at + lane; row < end && row < rows; row += 32) row_source[row] = -1;
+  }
 }
 
 __global__ void place_slots(const std::int32_t* indices, std::int64_t slots, int experts, const std::int32_t* next,

@@ -33,6 +33,45 @@ void gather(CudaStream& stream, const GatherRows& op, const std::int32_t* in_use
   launch_over_rows("gather_rows", stream, words, op.y.rows(), columns_of(op.y) / ratio, in_use);
 }
 
+// The same for long rows of 16-byte words: a warp a row, with all of its words on the way at once. What is written goes
+// past the caches, where the rows that are read several times should stay.
+constexpr int warps = 8, words_at_once = 8;
+__global__ void __launch_bounds__(32 * warps)
+    gather_long_rows(Rows<const uint4> xs, Rows<uint4> ys, const std::int32_t* index, std::int32_t divisor,
+                     std::int64_t x_rows, std::int64_t rows, int words, const std::int32_t* in_use) {
+  const std::int64_t r = blockIdx.x * static_cast<std::int64_t>(warps) + threadIdx.x / 32;
+  if (r >= rows) return;
+  const std::int32_t at = index[r];  // before it is known whether the row is in use: the two readings overlap
+  if (r >= used_rows(in_use, rows)) return;
+  const std::int32_t from = at < 0 ? -1 : at / divisor;
+  const bool given = from >= 0 && from < x_rows;
+  const uint4* x = xs[given ? from : 0];
+  uint4* y = ys[r];
+  for (int first = static_cast<int>(threadIdx.x % 32); first < words; first += 32 * words_at_once) {
+    uint4 v[words_at_once];
+#pragma unroll
+    for (int i = 0; i < words_at_once; ++i) {
+      const int u = first + 32 * i;
+      v[i] = given && u < words ? __ldg(x + u) : uint4{0, 0, 0, 0};
+    }
+#pragma unroll
+    for (int i = 0; i < words_at_once; ++i) {
+      const int u = first + 32 * i;
+      if (u < words) __stcs(y + u, v[i]);
+    }
+  }
+}
+
+void gather_long(CudaStream& stream, const GatherRows& op, const std::int32_t* in_use) {
+  const auto ratio = static_cast<std::int64_t>(sizeof(uint4) / size_of(op.x.dtype));
+  const std::int64_t rows = op.y.rows();
+  gather_long_rows<<<static_cast<unsigned>(divide_up(rows, warps)), 32 * warps, 0, stream.handle()>>>(
+      {static_cast<const uint4*>(op.x.data), op.x.stride / ratio},
+      {static_cast<uint4*>(op.y.data), op.y.stride / ratio}, op.index.as<std::int32_t>(),
+      static_cast<std::int32_t>(op.divisor), op.x.rows(), rows, static_cast<int>(columns_of(op.y) / ratio), in_use);
+  launched("gather_rows");
+}
+
 // Whether a row's bytes, strides and addresses are multiples of `bytes`.
 bool divides(std::int64_t bytes, const Tensor& x, const Tensor& y) {
   const auto size = static_cast<std::int64_t>(size_of(y.dtype));
@@ -108,7 +147,10 @@ void gather_rows(Stream& stream, const GatherRows& op) {
           "the index is not i32 [rows]");
   const std::int32_t* in_use = in_use_of(name, op.rows_in_use);
   CudaStream& s = cuda_stream(stream);
-  if (divides(16, op.x, op.y)) return gather<uint4>(s, op, in_use);
+  if (divides(16, op.x, op.y)) {
+    const std::int64_t words = columns_of(op.y) * static_cast<std::int64_t>(size_of(op.y.dtype)) / 16;
+    return words >= 32 && words < 1 << 30 ? gather_long(s, op, in_use) : gather<uint4>(s, op, in_use);
+  }
   switch (size_of(op.y.dtype)) {
     case 8:
       return gather<std::uint64_t>(s, op, in_use);

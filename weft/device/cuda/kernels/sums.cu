@@ -10,7 +10,7 @@ namespace weft::cuda {
 namespace {
 
 constexpr int width = 64, lanes = 16;  // of a block: columns, and rows that are added side by side
-constexpr std::int64_t most_chunks = 128, least_chunk = 256;
+constexpr std::int64_t most_chunks = 128, least_chunk = 64;
 
 // The sum of f(r, c) for r in [begin, end): row by row on each lane, then lane by lane. For lane 0.
 template <class F>
@@ -50,22 +50,31 @@ __global__ void sum_parts(Part part, std::int64_t chunks, Y* y, bool add) {
   if (threadIdx.y == 0 && c < part.columns) y[c] = narrow<Y>(add ? widen(y[c]) + sum : sum);
 }
 
-template <class Y, class F>
-void sum_columns(const char* name, CudaStream& stream, const F& f, std::int64_t rows, std::int64_t columns,
-                 const std::int32_t* in_use, Y* y, Store store) {
+// queue_chunks(chunk, chunks, parts) sums each chunk of rows into parts [chunks, columns].
+template <class Y, class QueueChunks>
+void sum_by_chunks(const char* name, CudaStream& stream, std::int64_t rows, std::int64_t columns, Y* y, Store store,
+                   const QueueChunks& queue_chunks) {
   if (columns == 0) return;
   const std::int64_t chunk = std::max(least_chunk, divide_up(rows, most_chunks));
   const std::int64_t chunks = divide_up(rows, chunk);
   float* parts = stream.scratch_of<float>(std::max<std::int64_t>(chunks, 1) * columns);
-  const auto blocks = static_cast<unsigned>(divide_up(columns, width));
   if (chunks > 0) {
-    sum_chunks<<<dim3(blocks, static_cast<unsigned>(chunks)), dim3(width, lanes), 0, stream.handle()>>>(
-        f, rows, chunk, columns, in_use, parts);
+    queue_chunks(chunk, static_cast<unsigned>(chunks), parts);
     launched(name);
   }
+  const auto blocks = static_cast<unsigned>(divide_up(columns, width));
   sum_parts<Y>
       <<<blocks, dim3(width, lanes), 0, stream.handle()>>>(Part{parts, columns}, chunks, y, store == Store::add);
   launched(name);
+}
+
+template <class Y, class F>
+void sum_columns(const char* name, CudaStream& stream, const F& f, std::int64_t rows, std::int64_t columns,
+                 const std::int32_t* in_use, Y* y, Store store) {
+  sum_by_chunks(name, stream, rows, columns, y, store, [&](std::int64_t chunk, unsigned chunks, float* parts) {
+    const dim3 grid(static_cast<unsigned>(divide_up(columns, width)), chunks);
+    sum_chunks<<<grid, dim3(width, lanes), 0, stream.handle()>>>(f, rows, chunk, columns, in_use, parts);
+  });
 }
 
 template <class T>
@@ -83,6 +92,38 @@ struct RowTerm {
     return widen(dy[r][c]) * widen(x[r][c]) * inverse[r];
   }
 };
+// The same for whole chunks, eight columns a thread: rows of a chunk on `row_lanes` lanes, then lane by lane.
+constexpr int row_lanes = 8, block_columns = 32 * pack;
+template <class T>
+__global__ void __launch_bounds__(32 * row_lanes)
+    sum_norm_chunks(RowTerm<T> term, std::int64_t rows, std::int64_t chunk, std::int64_t columns, float* parts) {
+  static_assert(block_columns == 32 * row_lanes);  // a thread a column in the end
+  __shared__ float lane_sums[row_lanes][block_columns];
+  const std::int64_t first = blockIdx.x * static_cast<std::int64_t>(block_columns), c = first + threadIdx.x * pack;
+  const std::int64_t begin = blockIdx.y * chunk, end = begin + chunk < rows ? begin + chunk : rows;
+  float sum[pack] = {};
+  if (c < columns) {
+#pragma unroll 4
+    for (std::int64_t r = begin + threadIdx.y; r < end; r += row_lanes) {
+      float x[pack], dy[pack];
+      load<pack>(term.x[r] + c, x);
+      load<pack>(term.dy[r] + c, dy);
+      const float inverse = term.inverse[r];
+#pragma unroll
+      for (int i = 0; i < pack; ++i) sum[i] += dy[i] * x[i] * inverse;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < pack; ++i) lane_sums[threadIdx.y][threadIdx.x * pack + i] = sum[i];
+  __syncthreads();
+  const int at = static_cast<int>(threadIdx.y) * 32 + static_cast<int>(threadIdx.x);
+  if (first + at >= columns) return;
+  float total = lane_sums[0][at];
+#pragma unroll
+  for (int lane = 1; lane < row_lanes; ++lane) total += lane_sums[lane][at];
+  parts[blockIdx.y * columns + first + at] = total;
+}
+
 // For a norm of parts. Where they share their weights, a part is a row of the sum.
 template <class T>
 struct PartTerm {
@@ -192,6 +233,15 @@ void rms_norm_weight_gradient(Stream& stream, const RmsNormWeightGradient& op) {
     const auto sum = [&](const auto& term, std::int64_t rows) {
       sum_columns<Y>(name, cuda_stream(stream), term, rows, weights, nullptr, op.dweight.as<Y>(), op.store);
     };
+    if (op.groups == 1 && packs(columns, {&op.x, &op.dy})) {
+      CudaStream& s = cuda_stream(stream);
+      const auto blocks = static_cast<unsigned>(divide_up(columns, block_columns));
+      return sum_by_chunks(name, s, op.x.rows(), weights, op.dweight.as<Y>(), op.store,
+                           [&](std::int64_t chunk, unsigned chunks, float* parts) {
+                             sum_norm_chunks<<<dim3(blocks, chunks), dim3(32, row_lanes), 0, s.handle()>>>(
+                                 RowTerm<T>{x, dy, inverse}, op.x.rows(), chunk, columns, parts);
+                           });
+    }
     if (op.groups == 1) return sum(RowTerm<T>{x, dy, inverse}, op.x.rows());
     require(op.x.rows() * op.groups < std::int64_t{1} << 32, name, "more than 4 billion parts");
     sum(PartTerm<T>{x, dy, inverse, static_cast<int>(op.groups), static_cast<int>(part_width), shared},

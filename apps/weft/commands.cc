@@ -15,6 +15,7 @@ std::vector<Command> commands() {
       {"check", run_check_command},
       {"verify", run_verify_command},
       {"probe", run_probe_command},
+      {"convert", run_convert_command},
       {"tokenize", [](std::span<const std::string> words) { return run_tokenize_command(words); }},
       {"pattern", [](std::span<const std::string> words) { return run_pattern_command(words, stdout); }},
       {"grid", [](std::span<const std::string> words) { return run_grid_command(words, stdout); }},

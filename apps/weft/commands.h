@@ -18,6 +18,7 @@ int run_train_command(std::span<const std::string> words);
 int run_plan_command(std::span<const std::string> words);
 int run_check_command(std::span<const std::string> words);
 int run_probe_command(std::span<const std::string> words);
+int run_convert_command(std::span<const std::string> words);
 int run_verify_command(std::span<const std::string> words);
 int run_devices_command(std::span<const std::string> words);
 

@@ -1,7 +1,6 @@
 #include "apps/weft/tokenize_command.h"
 
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -11,8 +10,8 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
+#include "apps/weft/progress.h"
 #include "weft/base/error.h"
 #include "weft/base/json.h"
 #include "weft/base/text.h"
@@ -111,34 +110,6 @@ void check(Request& request, const FlagTable& flags) {
   }
 }
 
-// How far a long input is, once a second; over one line where stderr is a terminal.
-class Progress {
- public:
-  explicit Progress(double total) : total_(total), terminal_(::isatty(STDERR_FILENO) != 0) {}
-  ~Progress() {
-    if (shown_ && terminal_) fmt::print(stderr, "\n");
-  }
-
-  void at(double bytes) {
-    const auto now = Clock::now();
-    if (now - last_ < std::chrono::seconds(1)) return;
-    last_ = now;
-    shown_ = true;
-    const double seconds = seconds_so_far();
-    fmt::print(stderr, "{}tokenized {} of {} ({:.0f} %), {}/s, {} left{}", terminal_ ? "\r" : "", human_bytes(bytes),
-               human_bytes(total_), 100 * bytes / total_, human_bytes(bytes / seconds),
-               human_seconds((total_ - bytes) * seconds / bytes), terminal_ ? "   " : "\n");
-    std::fflush(stderr);
-  }
-  double seconds_so_far() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  double total_;
-  bool terminal_, shown_ = false;
-  Clock::time_point begin_ = Clock::now(), last_ = begin_;
-};
-
 class Job {
  public:
   explicit Job(const Request& request)
@@ -151,7 +122,7 @@ class Job {
   }
 
   void read(std::istream& in, double total, const std::string& name) {
-    Progress progress(total);
+    Progress progress("tokenized", total);
     std::string line;
     name_ = name;
     for (line_ = 1; std::getline(in, line); ++line_) {

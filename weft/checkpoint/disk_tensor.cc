@@ -103,7 +103,31 @@ void assemble(const DiskTensor& tensor, StoredType type, const ParameterSource& 
   }
 }
 
-// Every element of the tensor must belong to a part: a gap would be written as whatever memory held.
+// Elements of `size` bytes, evenly apart on both sides.
+template <std::size_t size>
+void copy_elements(const std::byte* from, std::int64_t from_step, std::byte* to, std::int64_t to_step,
+                   std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i)
+    std::memcpy(to + static_cast<std::size_t>(i * to_step) * size,
+                from + static_cast<std::size_t>(i * from_step) * size, size);
+}
+
+void copy_elements(const std::byte* from, std::int64_t from_step, std::byte* to, std::int64_t to_step,
+                   std::int64_t count, std::size_t size) {
+  if (from_step == 1 && to_step == 1) {
+    std::memcpy(to, from, static_cast<std::size_t>(count) * size);
+  } else if (size == 2) {
+    copy_elements<2>(from, from_step, to, to_step, count);
+  } else if (size == 4) {
+    copy_elements<4>(from, from_step, to, to_step, count);
+  } else {
+    WEFT_CHECK(size == 8, "elements of {} bytes", size);
+    copy_elements<8>(from, from_step, to, to_step, count);
+  }
+}
+
+}  // namespace
+
 void check_covered(const DiskTensor& tensor) {
   std::int64_t elements = 0;
   for (const DiskPart& part : tensor.parts) elements += part.extent.elements();
@@ -111,7 +135,41 @@ void check_covered(const DiskTensor& tensor) {
              to_text(tensor.shape), elements);
 }
 
-}  // namespace
+void gather_part(const std::byte* tensor, const Shape& shape, const DiskPart& part, std::size_t size,
+                 std::byte* parameter) {
+  check_range(part);
+  for_each_run(shape, part, [&](const Run& run) {
+    copy_elements(tensor + static_cast<std::size_t>(run.disk) * size, run.disk_step,
+                  parameter + static_cast<std::size_t>(run.parameter) * size, run.parameter_step, run.count, size);
+  });
+}
+
+void scatter_part(const std::byte* parameter, const DiskPart& part, const Shape& shape, std::size_t size,
+                  std::byte* tensor) {
+  check_range(part);
+  for_each_run(shape, part, [&](const Run& run) {
+    copy_elements(parameter + static_cast<std::size_t>(run.parameter) * size, run.parameter_step,
+                  tensor + static_cast<std::size_t>(run.disk) * size, run.disk_step, run.count, size);
+  });
+}
+
+std::vector<DiskTensor> slices_of(const DiskTensor& tensor) {
+  const bool stacked =
+      tensor.shape.dims() > 1 && std::all_of(tensor.parts.begin(), tensor.parts.end(), [](const DiskPart& part) {
+        return part.identity.expert >= 0 && part.extent[0] == 1;
+      });
+  if (!stacked) return {tensor};
+  Shape shape{1};
+  for (int d = 1; d < tensor.shape.dims(); ++d) shape.append(tensor.shape[d]);
+  std::vector<DiskTensor> slices(static_cast<std::size_t>(tensor.shape[0]),
+                                 DiskTensor{tensor.name, shape, {}, tensor.type, tensor.copy});
+  for (DiskPart part : tensor.parts) {
+    DiskTensor& slice = slices[static_cast<std::size_t>(part.begin[0])];
+    part.begin[0] = 0;
+    slice.parts.push_back(part);
+  }
+  return slices;
+}
 
 DiskTensor whole_tensor(std::string name, const ParameterIdentity& identity, const Shape& shape) {
   DiskPart part;
@@ -139,14 +197,18 @@ void read_part(const TensorEntry& entry, const DiskPart& part, DType target, voi
   });
 }
 
+TensorToWrite tensor_to_write(const DiskTensor& tensor, StoredType type, const ParameterSource& source) {
+  check_covered(tensor);
+  return {tensor.name, type, tensor.shape,
+          [&tensor, type, &source](std::byte* out) { assemble(tensor, type, source, out); }};
+}
+
 void write_tensors(const std::filesystem::path& file, const std::vector<DiskTensor>& tensors,
                    const WriteOptions& options, const ParameterSource& source, std::vector<TensorToWrite> extra) {
   for (const DiskTensor& tensor : tensors) {
     if (tensor.copy && !options.copies) continue;
-    check_covered(tensor);
-    const StoredType type = options.type.value_or(tensor.type);
-    extra.push_back({options.prefix + tensor.name, type, tensor.shape,
-                     [&tensor, type, &source](std::byte* out) { assemble(tensor, type, source, out); }});
+    extra.push_back(tensor_to_write(tensor, options.type.value_or(tensor.type), source));
+    extra.back().name = options.prefix + tensor.name;
   }
   write_safetensors(file, std::move(extra));
 }

@@ -45,6 +45,16 @@ DiskTensor whole_tensor(std::string name, const ParameterIdentity& identity, con
 // Reads what the part holds into its place in the parameter, `out` [part.parameter] of dtype `target`.
 void read_part(const TensorEntry& entry, const DiskPart& part, DType target, void* out);
 
+// The same without a look at the elements, each of `size` bytes: from a tensor's memory to a parameter's, and back.
+void gather_part(const std::byte* tensor, const Shape& shape, const DiskPart& part, std::size_t size,
+                 std::byte* parameter);
+void scatter_part(const std::byte* parameter, const DiskPart& part, const Shape& shape, std::size_t size,
+                  std::byte* tensor);
+// Every element of the tensor must belong to a part: a gap would be written as whatever memory held.
+void check_covered(const DiskTensor& tensor);
+// A tensor that all experts share, as one tensor [1, ...] an expert; any other as it is.
+std::vector<DiskTensor> slices_of(const DiskTensor& tensor);
+
 // Fills `out` with a parameter's elements, row-major.
 using ParameterSource = std::function<void(const ParameterIdentity& identity, double* out)>;
 
@@ -53,6 +63,8 @@ struct WriteOptions {
   std::optional<StoredType> type;  // absent: every tensor's own
   bool copies = false;             // write them too
 };
+// Such a tensor, filled from parameters. Both must outlive it.
+TensorToWrite tensor_to_write(const DiskTensor& tensor, StoredType type, const ParameterSource& source);
 // The tensors and any others (whose names get no prefix) to one safetensors file. One tensor is in memory at a time,
 // and one of its parameters as doubles.
 void write_tensors(const std::filesystem::path& file, const std::vector<DiskTensor>& tensors,

@@ -8,6 +8,8 @@
 namespace weft {
 namespace {
 
+constexpr std::array<Role, 1> value_rows = {Role::v_up};
+
 // The same for both kinds of attention.
 template <Symbol symbol>
 constexpr std::array<NameRule, 9> latent_names = {{
@@ -18,7 +20,11 @@ constexpr std::array<NameRule, 9> latent_names = {{
     {symbol, "self_attn.q_b_proj.weight", Role::q_up},
     {symbol, "self_attn.kv_a_proj_with_mqa.weight", Role::kv_down},
     {symbol, "self_attn.kv_a_layernorm.weight", Role::kv_latent_norm},
-    {symbol, "self_attn.kv_b_proj.weight", Role::k_up, Role::v_up},
+    {.symbol = symbol,
+     .name = "self_attn.kv_b_proj.weight",
+     .role = Role::k_up,
+     .rest = value_rows,
+     .turns = Turns::heads},
     {symbol, "self_attn.o_proj.weight", Role::output},
 }};
 
@@ -38,12 +44,12 @@ constexpr std::array<NameRule, 4> expert_names = {{
 }};
 
 constexpr std::array<NameRule, 6> mtp_names = {{
-    {{}, "enorm.weight", Role::mtp_embedding_norm},
-    {{}, "hnorm.weight", Role::mtp_hidden_norm},
-    {{}, "eh_proj.weight", Role::mtp_projection},
-    {{}, "shared_head.norm.weight", Role::final_norm},
-    {{}, "embed_tokens.weight", Role::embedding},
-    {{}, "shared_head.head.weight", Role::head},
+    {{}, "model.layers.{F}.enorm.weight", Role::mtp_embedding_norm},
+    {{}, "model.layers.{F}.hnorm.weight", Role::mtp_hidden_norm},
+    {{}, "model.layers.{F}.eh_proj.weight", Role::mtp_projection},
+    {{}, "model.layers.{F}.shared_head.norm.weight", Role::final_norm},
+    {{}, "model.layers.{F}.embed_tokens.weight", Role::embedding},
+    {{}, "model.layers.{F}.shared_head.head.weight", Role::head},
 }};
 
 std::int64_t read_mtp_depths(const ConfigReader& config) { return config.integer_or("num_nextn_predict_layers", 0, 0); }
@@ -164,11 +170,10 @@ HuggingFaceFamily deepseek_v3_family() {
           .config = read_deepseek_v3,
           .layer_prefix = "model.layers.{L}.",
           .names = {transformer_names(), latent_names<Symbol::latent_attention>, expert_names, gated_mlp_names()},
-          .spellings = {separate_experts_names(), fused_experts_names()},
+          .experts = experts_names(),
           .ignored = {".rotary_emb.inv_freq"},
-          .mtp_names = mtp_names,
-          .mtp_part = "[+E]",
-          .mtp_depths = read_mtp_depths};
+          .mtp = MtpNames{mtp_names, "model.layers.{L}.", true, [](const ConfigReader&) { return std::string("[+E]"); },
+                          read_mtp_depths}};
 }
 
 HuggingFaceFamily deepseek_v32_family() {
@@ -177,7 +182,7 @@ HuggingFaceFamily deepseek_v32_family() {
   family.config = read_deepseek_v32;
   family.names = {transformer_names(), latent_names<Symbol::sparse_attention>, indexer_names, expert_names,
                   gated_mlp_names()};
-  family.mtp_part = "[DE]";
+  family.mtp->part = [](const ConfigReader&) { return std::string("[DE]"); };
   return family;
 }
 

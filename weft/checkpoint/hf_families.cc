@@ -9,14 +9,18 @@ std::vector<HuggingFaceFamily> hugging_face_families() {
           deepseek_v32_family(), mamba2_family(),  nemotron_h_family(), qwen3_next_family()};
 }
 
-HuggingFaceFamily family_named(const std::string& name, const std::string& where) {
+std::string family_list() {
   std::vector<std::string> known;
+  for (const HuggingFaceFamily& family : hugging_face_families()) known.emplace_back(family.name);
+  return join(known, ", ");
+}
+
+HuggingFaceFamily family_named(const std::string& name, const std::string& where) {
   for (HuggingFaceFamily& family : hugging_face_families()) {
     if (family.name == name) return family;
-    known.emplace_back(family.name);
   }
   throw UserError("{}: 'model_type' is \"{}\", a family that Weft does not know; it knows {}", where, name,
-                  join(known, ", "));
+                  family_list());
 }
 
 }  // namespace weft

@@ -6,16 +6,18 @@ namespace weft {
 namespace {
 
 // Experts' matrices are kept as [in, out]; gate and up alternate, column by column.
-constexpr std::array<NameRule, 8> names = {{
-    {Symbol::attention, "self_attn.sinks", Role::sinks},
+constexpr std::array<Role, 1> up = {Role::up}, up_bias = {Role::up_bias};
+constexpr std::array<NameRule, 7> expert_names = {{
     {Symbol::experts, "post_attention_layernorm.weight", Role::norm},
     {Symbol::experts, "mlp.router.weight", Role::router},
     {Symbol::experts, "mlp.router.bias", Role::router_bias},
-    {Symbol::experts, "mlp.experts.gate_up_proj", Role::gate, Role::up, Stacking::transposed},
-    {Symbol::experts, "mlp.experts.gate_up_proj_bias", Role::gate_bias, Role::up_bias, Stacking::transposed},
+    {Symbol::experts, "mlp.experts.gate_up_proj", Role::gate, up, Stacking::transposed},
+    {Symbol::experts, "mlp.experts.gate_up_proj_bias", Role::gate_bias, up_bias, Stacking::transposed},
     {Symbol::experts, "mlp.experts.down_proj", Role::down, {}, Stacking::transposed},
     {Symbol::experts, "mlp.experts.down_proj_bias", Role::down_bias, {}, Stacking::transposed},
 }};
+
+constexpr std::array<NameRule, 1> names = {{{Symbol::attention, "self_attn.sinks", Role::sinks}}};
 
 // Which layers have the window: layer_types, or every second one from the first.
 std::vector<bool> read_sliding(const ConfigReader& config, std::int64_t layers) {
@@ -66,7 +68,7 @@ HuggingFaceFamily gpt_oss_family() {
           .config = read_gpt_oss,
           .layer_prefix = "model.layers.{L}.",
           .names = {transformer_names(), names},
-          .spellings = {}};
+          .experts = {{ExpertsForm::fused, expert_names}}};
 }
 
 }  // namespace weft

@@ -20,7 +20,6 @@ HuggingFaceFamily llama_family() {
           .config = read_llama,
           .layer_prefix = "model.layers.{L}.",
           .names = {transformer_names(), gated_mlp_names()},
-          .spellings = {},
           // Old files keep the frequencies of the rotary embedding; the config says them.
           .ignored = {".rotary_emb.inv_freq"}};
 }

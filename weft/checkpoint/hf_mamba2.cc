@@ -63,11 +63,7 @@ ModelConfig read_mamba2(const ConfigReader& config) {
 NameTable mamba_names() { return mamba; }
 
 HuggingFaceFamily mamba2_family() {
-  return {.name = "mamba2",
-          .config = read_mamba2,
-          .layer_prefix = "backbone.layers.{L}.",
-          .names = {mamba_names()},
-          .spellings = {}};
+  return {.name = "mamba2", .config = read_mamba2, .layer_prefix = "backbone.layers.{L}.", .names = {mamba_names()}};
 }
 
 }  // namespace weft

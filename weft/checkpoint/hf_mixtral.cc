@@ -34,7 +34,7 @@ HuggingFaceFamily mixtral_family() {
           .config = read_mixtral,
           .layer_prefix = "model.layers.{L}.",
           .names = {transformer_names()},
-          .spellings = {names, fused_experts_names()},
+          .experts = {{ExpertsForm::separate, names}, fused_experts_names()},
           .ignored = {".rotary_emb.inv_freq"}};
 }
 

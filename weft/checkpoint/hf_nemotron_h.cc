@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-constexpr std::array<NameRule, 23> names = {{
+constexpr std::array<NameRule, 21> names = {{
     {Symbol::attention, "norm.weight", Role::norm},
     {Symbol::attention, "mixer.q_proj.weight", Role::q},
     {Symbol::attention, "mixer.k_proj.weight", Role::k},
@@ -29,16 +29,31 @@ constexpr std::array<NameRule, 23> names = {{
     {Symbol::experts, "mixer.gate.e_score_correction_bias", Role::expert_bias},
     {Symbol::experts, "mixer.fc1_latent_proj.weight", Role::latent_down},
     {Symbol::experts, "mixer.fc2_latent_proj.weight", Role::latent_up},
-    {Symbol::experts, "mixer.experts.{E}.up_proj.weight", Role::up},
-    {Symbol::experts, "mixer.experts.{E}.down_proj.weight", Role::down},
     {Symbol::experts, "mixer.shared_experts.up_proj.weight", Role::shared_up},
     {Symbol::experts, "mixer.shared_experts.down_proj.weight", Role::shared_down},
 }};
 
-// hybrid_override_pattern, or the list of kinds that newer configs have.
-std::string read_pattern(const ConfigReader& config) {
+constexpr std::array<NameRule, 2> separate_experts = {{
+    {Symbol::experts, "mixer.experts.{E}.up_proj.weight", Role::up},
+    {Symbol::experts, "mixer.experts.{E}.down_proj.weight", Role::down},
+}};
+constexpr std::array<NameRule, 2> fused_experts = {{
+    {Symbol::experts, "mixer.experts.up_proj", Role::up, {}, Stacking::plain},
+    {Symbol::experts, "mixer.experts.down_proj", Role::down, {}, Stacking::plain},
+}};
+
+// A depth's own tensors stand with the first and the last of its layers. Hugging Face leaves them aside.
+constexpr std::array<NameRule, 4> mtp_names = {{
+    {{}, "mtp.layers.{F}.enorm.weight", Role::mtp_embedding_norm},
+    {{}, "mtp.layers.{F}.hnorm.weight", Role::mtp_hidden_norm},
+    {{}, "mtp.layers.{F}.eh_proj.weight", Role::mtp_projection},
+    {{}, "mtp.layers.{T}.final_layernorm.weight", Role::final_norm},
+}};
+
+// A pattern as text, or the list of kinds that newer configs have.
+std::string read_pattern(const ConfigReader& config, const char* text_key, const char* kinds_key) {
   std::string pattern;
-  const std::vector<std::string> kinds = config.texts_or_none("layers_block_type");
+  const std::vector<std::string> kinds = config.texts_or_none(kinds_key);
   for (const std::string& kind : kinds) {
     if (kind == "mamba" || kind == "linear_attention") {
       pattern += 'M';
@@ -49,20 +64,31 @@ std::string read_pattern(const ConfigReader& config) {
     } else if (kind == "moe") {
       pattern += 'E';
     } else {
-      config.refuse("layers_block_type", fmt::format("\"{}\" is not done", kind));
+      config.refuse(kinds_key, fmt::format("\"{}\" is not done", kind));
     }
   }
   if (kinds.empty()) {
-    pattern = config.text("hybrid_override_pattern");
+    pattern = config.text(text_key);
     if (pattern.find_first_not_of("M*-E") != std::string::npos) {
-      config.refuse("hybrid_override_pattern", "its symbols are M, *, - and E");
+      config.refuse(text_key, "its symbols are M, *, - and E");
     }
   }
+  return pattern;
+}
+
+std::string read_main_pattern(const ConfigReader& config) {
+  const std::string pattern = read_pattern(config, "hybrid_override_pattern", "layers_block_type");
   if (config.has("num_hidden_layers") && read_layers(config) != std::ssize(pattern)) {
     config.refuse("num_hidden_layers", fmt::format("the pattern has {} layers", pattern.size()));
   }
   return pattern;
 }
+
+std::string read_mtp_part(const ConfigReader& config) {
+  return read_pattern(config, "mtp_hybrid_override_pattern", "mtp_layers_block_type");
+}
+
+std::int64_t read_mtp_depths(const ConfigReader& config) { return config.integer_or("num_nextn_predict_layers", 1, 0); }
 
 void read_mamba(const ConfigReader& config, MambaSpec& m) {
   m.heads = config.integer_or("mamba_num_heads", 128);
@@ -105,12 +131,12 @@ void read_experts(const ConfigReader& config, ExpertsSpec& e) {
 
 ModelConfig read_nemotron_h(const ConfigReader& config) {
   ModelConfig model = read_model_sizes(config, config.number_or("layer_norm_epsilon", 1e-5));
-  model.pattern = read_pattern(config);
+  model.pattern = read_main_pattern(config);
   read_mamba(config, model.mamba);
   AttentionSpec& a = model.attention;
   a.heads = config.integer("num_attention_heads");
   a.kv_heads = config.integer_or("num_key_value_heads", a.heads);
-  a.head_dim = config.integer_or("head_dim", 128);
+  a.head_dim = config.integer_or("head_dim", config.integer_or("attention_head_dim", 128));  // the older key
   a.qkv_bias = a.output_bias = config.flag_or("attention_bias", false);
   a.rope.enabled = false;
   if (config.has("sliding_window")) config.refuse("sliding_window", "attention of this family sees all keys");
@@ -134,7 +160,8 @@ HuggingFaceFamily nemotron_h_family() {
           .config = read_nemotron_h,
           .layer_prefix = "backbone.layers.{L}.",
           .names = {mamba_names(), names},
-          .spellings = {}};
+          .experts = {{ExpertsForm::separate, separate_experts}, {ExpertsForm::fused, fused_experts}},
+          .mtp = MtpNames{mtp_names, "mtp.layers.{L}.", false, read_mtp_part, read_mtp_depths}};
 }
 
 }  // namespace weft

@@ -46,7 +46,7 @@ HuggingFaceFamily qwen3_moe_family() {
           .config = read_qwen3_moe,
           .layer_prefix = "model.layers.{L}.",
           .names = {transformer_names(), gated_mlp_names()},
-          .spellings = {separate_experts_names(), fused_experts_names()}};
+          .experts = experts_names()};
 }
 
 }  // namespace weft

@@ -23,7 +23,7 @@ constexpr std::array<NameRule, 22> names = {{
      .name = "self_attn.q_proj.weight",
      .role = Role::q,
      .rest = gate_rows,
-     .by_head = true},
+     .turns = Turns::heads},
     {Symbol::attention, "self_attn.k_proj.weight", Role::k},
     {Symbol::attention, "self_attn.v_proj.weight", Role::v},
     {Symbol::attention, "self_attn.q_norm.weight", Role::q_norm},
@@ -34,12 +34,12 @@ constexpr std::array<NameRule, 22> names = {{
      .name = "linear_attn.in_proj_qkvz.weight",
      .role = Role::q,
      .rest = delta_rows,
-     .by_head = true},
+     .turns = Turns::heads},
     {.symbol = Symbol::gated_delta,
      .name = "linear_attn.in_proj_ba.weight",
      .role = Role::beta,
      .rest = delta_gates,
-     .by_head = true},
+     .turns = Turns::heads},
     {.symbol = Symbol::gated_delta,
      .name = "linear_attn.conv1d.weight",
      .role = Role::conv_q,
@@ -54,6 +54,25 @@ constexpr std::array<NameRule, 22> names = {{
     {Symbol::experts, "mlp.shared_expert.down_proj.weight", Role::shared_down},
     {Symbol::experts, "mlp.shared_expert_gate.weight", Role::shared_expert_gate},
 }};
+
+// One depth: attention, with experts as the main layers have them. Hugging Face leaves these tensors aside.
+constexpr std::array<NameRule, 4> mtp_names = {{
+    {{}, "mtp.pre_fc_norm_embedding.weight", Role::mtp_embedding_norm},
+    {{}, "mtp.pre_fc_norm_hidden.weight", Role::mtp_hidden_norm},
+    {{}, "mtp.fc.weight", Role::mtp_projection},
+    {{}, "mtp.norm.weight", Role::final_norm},
+}};
+
+std::string read_mtp_part(const ConfigReader& config) {
+  return config.integer_or("num_local_experts", config.integer_or("num_experts", 512, 0), 0) > 0 ? "[*E]" : "[*-]";
+}
+
+std::int64_t read_mtp_depths(const ConfigReader& config) {
+  const std::int64_t depths = config.integer_or("num_nextn_predict_layers", 1, 0);
+  if (depths > 1)
+    config.refuse("num_nextn_predict_layers", "the depths would share one projection, which is not done; at most 1");
+  return depths;
+}
 
 // layer_types, or every full_attention_interval-th layer attends; experts as in qwen3_moe.
 std::string read_pattern(const ConfigReader& config) {
@@ -116,7 +135,8 @@ HuggingFaceFamily qwen3_next_family() {
           .config = read_qwen3_next,
           .layer_prefix = "model.layers.{L}.",
           .names = {names, gated_mlp_names()},
-          .spellings = {separate_experts_names(), fused_experts_names()}};
+          .experts = experts_names(),
+          .mtp = MtpNames{mtp_names, "mtp.layers.{L}.", false, read_mtp_part, read_mtp_depths}};
 }
 
 }  // namespace weft

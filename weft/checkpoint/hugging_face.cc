@@ -12,13 +12,16 @@
 namespace weft {
 namespace {
 
+using NameThere = std::function<bool(const std::string& name)>;
+
 struct Described {
   HuggingFaceFamily family;
   ModelConfig config;
 };
 
-// files: null where there are none; then there is no MTP either.
-Described read_config(const std::filesystem::path& dir, const SafetensorsDirectory* files) {
+// wants_mtp: asked with the main part's config.
+Described read_config(const std::filesystem::path& dir,
+                      const std::function<bool(const HuggingFaceFamily&, const ModelConfig&)>& wants_mtp) {
   if (!std::filesystem::is_directory(dir)) {
     throw UserError("{}: not a folder; a Hugging Face model is a folder with config.json and safetensors",
                     dir.string());
@@ -29,27 +32,35 @@ Described read_config(const std::filesystem::path& dir, const SafetensorsDirecto
   HuggingFaceFamily family = family_named(reader.text("model_type"), file);
   refuse_unsupported(reader);
   ModelConfig config = family.config(reader);
-  if (files != nullptr && !family.mtp_part.empty()) {
-    const std::int64_t depths = family.mtp_depths(reader);
-    if (depths > 0 && has_mtp(family, config, [&](const std::string& name) { return files->find(name) != nullptr; })) {
-      for (std::int64_t depth = 0; depth < depths; ++depth) config.pattern += fmt::format("/{}", family.mtp_part);
-    }
-  }
+  if (!family.mtp || !wants_mtp(family, config)) return {std::move(family), config};
+  const std::int64_t depths = family.mtp->depths(reader);
+  const std::string part = depths > 0 ? family.mtp->part(reader) : "";
+  if (part.find('E') != std::string::npos && config.experts.experts == 0)
+    throw UserError("{}: MTP has experts and the model has not, which is not done", file);
+  for (std::int64_t depth = 0; depth < depths; ++depth) config.pattern += fmt::format("/{}", part);
   return {std::move(family), config};
 }
 
-// Of the ways to spell some of the names, the one most of whose names are on disk.
-std::size_t spelling_on_disk(const Described& described, const SafetensorsDirectory& files) {
-  std::size_t best = 0;
+Described read_config(const std::filesystem::path& dir) {
+  return read_config(dir, [](const auto&, const auto&) { return false; });
+}
+
+// Of the forms of experts, the one most of whose names are on disk.
+ExpertsForm experts_on_disk(const Described& described, const NameThere& there) {
+  if (described.config.pattern.find('E') == std::string::npos) return ExpertsForm::none;
+  WEFT_CHECK(!described.family.experts.empty(), "{} has no names for experts", described.family.name);
+  ExpertsForm best = described.family.experts[0].form;
   double best_share = -1;
-  for (std::size_t i = 0; i < described.family.spellings.size(); ++i) {
-    const std::vector<DiskTensor> tensors =
-        tensors_of(described.config, described.family.layer_prefix, {&described.family.spellings[i], 1});
-    const auto found = std::count_if(tensors.begin(), tensors.end(),
-                                     [&](const DiskTensor& t) { return files.find(t.name) != nullptr; });
+  for (const ExpertsNames& names : described.family.experts) {
+    HuggingFaceFamily only = described.family;
+    only.names = {};
+    only.experts = {names};
+    const std::vector<DiskTensor> tensors = family_tensors(only, described.config, names.form);
+    const auto found =
+        std::count_if(tensors.begin(), tensors.end(), [&](const DiskTensor& t) { return there(t.name); });
     const double share = tensors.empty() ? 0 : static_cast<double>(found) / static_cast<double>(tensors.size());
     if (share > best_share) {
-      best = i;
+      best = names.form;
       best_share = share;
     }
   }
@@ -65,58 +76,91 @@ std::string head_name(const HuggingFaceFamily& family) {
   WEFT_CHECK(false, "family {} has no name for the head", family.name);
 }
 
-// A tied model keeps its one matrix under the embedding's name, the head's, or both.
-void find_tied(const HuggingFaceFamily& family, const SafetensorsDirectory& files, std::vector<DiskTensor>& tensors) {
+DiskTensor& embedding_of(const HuggingFaceFamily& family, std::vector<DiskTensor>& tensors) {
+  const auto at = std::find_if(tensors.begin(), tensors.end(), [](const DiskTensor& t) {
+    return t.parts[0].identity.role == Role::embedding && !t.copy;
+  });
+  WEFT_CHECK(at != tensors.end(), "family {} has no name for the embedding", family.name);
+  return *at;
+}
+
+// What is there of what may be one way or the other.
+HuggingFaceForm form_on_disk(const Described& described, const NameThere& there) {
+  HuggingFaceForm form;
+  form.experts = experts_on_disk(described, there);
+  std::vector<DiskTensor> tensors = family_tensors(described.family, described.config, form.experts);
+  for (const DiskTensor& tensor : tensors) {
+    if (tensor.copy && there(tensor.name)) form.copies.push_back(tensor.name);
+  }
+  // A tied model keeps its one matrix under the embedding's name, the head's, or both.
+  if (const std::string head = head_name(described.family); described.config.tied_embeddings && there(head)) {
+    if (there(embedding_of(described.family, tensors).name)) {
+      form.copies.push_back(head);
+    } else {
+      form.tied_as_head = true;
+    }
+  }
+  return form;
+}
+
+std::vector<DiskTensor> tensors_in(const HuggingFaceForm& form, const HuggingFaceFamily& family,
+                                   const ModelConfig& config) {
+  std::vector<DiskTensor> tensors = family_tensors(family, config, form.experts);
+  const std::set<std::string> copies(form.copies.begin(), form.copies.end());
+  std::erase_if(tensors, [&](const DiskTensor& t) { return t.copy && !copies.contains(t.name); });
+  if (!config.tied_embeddings) return tensors;
   const std::string head = head_name(family);
-  if (files.find(head) == nullptr) return;
-  const auto embedding = std::find_if(tensors.begin(), tensors.end(),
-                                      [](const DiskTensor& t) { return t.parts[0].identity.role == Role::embedding; });
-  WEFT_CHECK(embedding != tensors.end(), "family {} has no name for the embedding", family.name);
-  if (files.find(embedding->name) == nullptr) {
-    embedding->name = head;
-  } else {
-    DiskTensor copy = *embedding;
+  if (form.tied_as_head) {
+    embedding_of(family, tensors).name = head;
+  } else if (copies.contains(head)) {
+    DiskTensor copy = embedding_of(family, tensors);
     copy.name = head;
     copy.copy = true;
     tensors.push_back(std::move(copy));
   }
+  return tensors;
 }
 
-HuggingFaceModel describe(const std::filesystem::path& dir, const SafetensorsDirectory* files) {
-  const Described described = read_config(dir, files);
-  const HuggingFaceFamily& family = described.family;
-  std::vector<NameTable> tables = family.names;
-  if (!family.spellings.empty()) {
-    tables.push_back(family.spellings[files != nullptr ? spelling_on_disk(described, *files) : 0]);
-  }
-  HuggingFaceModel model{std::string(family.name), described.config,
-                         tensors_of(described.config, family.layer_prefix, tables, family.mtp_names)};
-  if (files != nullptr) {
-    // Copies need not be there.
-    std::erase_if(model.tensors, [&](const DiskTensor& t) { return t.copy && files->find(t.name) == nullptr; });
-    if (model.config.tied_embeddings) find_tied(family, *files, model.tensors);
-    for (DiskTensor& tensor : model.tensors) {
-      if (const TensorEntry* entry = files->find(tensor.name)) tensor.type = entry->type;
-    }
+HuggingFaceModel model_in(const HuggingFaceForm& form, const Described& described) {
+  return {std::string(described.family.name), described.config, form,
+          tensors_in(form, described.family, described.config)};
+}
+
+HuggingFaceModel describe(const std::filesystem::path& dir, const SafetensorsDirectory& files) {
+  const NameThere there = [&](const std::string& name) { return files.find(name) != nullptr; };
+  const Described described = read_config(
+      dir, [&](const HuggingFaceFamily& family, const ModelConfig& config) { return has_mtp(family, config, there); });
+  HuggingFaceModel model = model_in(form_on_disk(described, there), described);
+  for (DiskTensor& tensor : model.tensors) {
+    if (const TensorEntry* entry = files.find(tensor.name)) tensor.type = entry->type;
   }
   return model;
 }
 
 // The folder's name, once its config has been read: a wrong family is a better complaint than missing weights.
 std::string folder_of_model(const std::filesystem::path& dir) {
-  read_config(dir, nullptr);
+  if (std::filesystem::exists(dir / "weft.json"))
+    throw UserError(
+        "{}: this is a Weft checkpoint, not a Hugging Face model; make one of it first: weft convert --from weft --to "
+        "hf --in {} --out DIR",
+        dir.string(), dir.string());
+  read_config(dir);
   return dir.string();
 }
 
-// "3 tensors: a, b, c": at most five by name.
-std::string listed(const std::vector<std::string>& names) {
-  constexpr std::size_t most = 5;
-  const std::string shown = join(std::span(names).first(std::min(most, names.size())), ", ");
-  return fmt::format("{} tensor{}: {}{}", names.size(), names.size() == 1 ? "" : "s", shown,
-                     names.size() > most ? ", ..." : "");
-}
-
 }  // namespace
+
+std::string_view name_of(ExpertsForm form) {
+  switch (form) {
+    case ExpertsForm::none:
+      return "none";
+    case ExpertsForm::separate:
+      return "separate";
+    case ExpertsForm::fused:
+      return "fused";
+  }
+  return "";
+}
 
 bool has_safetensors(const std::filesystem::path& dir) {
   if (!std::filesystem::is_directory(dir)) return false;
@@ -125,83 +169,52 @@ bool has_safetensors(const std::filesystem::path& dir) {
                      [](const auto& file) { return file.path().extension() == ".safetensors"; });
 }
 
-HuggingFaceModel read_hugging_face_config(const std::filesystem::path& dir) { return describe(dir, nullptr); }
+HuggingFaceModel read_hugging_face_config(const std::filesystem::path& dir) {
+  const Described described = read_config(dir);
+  HuggingFaceForm form;
+  form.experts = experts_on_disk(described, [](const std::string&) { return false; });
+  return model_in(form, described);
+}
 
 HuggingFaceModel read_hugging_face(const std::filesystem::path& dir) {
   const SafetensorsDirectory files(folder_of_model(dir));
-  return describe(dir, &files);
+  return describe(dir, files);
 }
+
+HuggingFaceModel read_hugging_face(const std::filesystem::path& dir, const HuggingFaceForm& form, bool mtp) {
+  return model_in(form, read_config(dir, [mtp](const auto&, const auto&) { return mtp; }));
+}
+
+HuggingFaceModel with_experts(const HuggingFaceModel& model, ExpertsForm experts) {
+  const HuggingFaceFamily family = family_named(model.family, "config.json");
+  if (model.form.experts == ExpertsForm::none)
+    throw UserError("--experts {}: this {} model has no experts; leave the flag out", name_of(experts), model.family);
+  if (std::none_of(family.experts.begin(), family.experts.end(),
+                   [&](const ExpertsNames& names) { return names.form == experts; }))
+    throw UserError("--experts {}: {} models have their experts {} only; leave the flag out", name_of(experts),
+                    model.family, name_of(family.experts[0].form));
+  HuggingFaceForm form = model.form;
+  form.experts = experts;
+  return model_in(form, {family, model.config});
+}
+
+std::string hugging_face_family_list() { return family_list(); }
 
 HuggingFaceWeights::HuggingFaceWeights(const std::filesystem::path& dir)
-    : dir_(folder_of_model(dir)), files_(dir), model_(describe(dir, &files_)) {
-  check_names();
-  for (const DiskTensor& tensor : model_.tensors) {
-    const TensorEntry* const entry = files_.find(tensor.name);
-    if (entry->shape != tensor.shape) {
-      throw UserError("{}: tensor '{}' has the shape {}, but config.json asks for {}", entry->file, tensor.name,
-                      to_text(entry->shape), to_text(tensor.shape));
-    }
-    if (!is_float(entry->type)) {
-      throw UserError("{}: tensor '{}' has dtype {}; weights are read from F32, F64, BF16 and F16", entry->file,
-                      tensor.name, name_of(entry->type));
-    }
-    if (tensor.copy) continue;
-    for (const DiskPart& part : tensor.parts) places_[part.identity].push_back({entry, &part});
-  }
-  check_copies();
+    : dir_(folder_of_model(dir)), files_(dir), model_(describe(dir, files_)) {
+  check_tensor_names(files_, model_.tensors, family_named(model_.family, dir_).ignored, dir_,
+                     fmt::format("config.json ({})", model_.family));
+  stored_ = std::make_unique<StoredWeights>(files_, model_.tensors, model_.config.tied_embeddings);
 }
 
-void HuggingFaceWeights::check_names() const {
-  std::set<std::string_view> expected;
-  std::vector<std::string> missing, unexpected;
-  for (const DiskTensor& tensor : model_.tensors) {
-    expected.insert(tensor.name);
-    if (files_.find(tensor.name) == nullptr) missing.push_back(tensor.name);
-  }
-  const std::vector<std::string_view> ignored = family_named(model_.family, dir_).ignored;
+std::vector<const TensorEntry*> HuggingFaceWeights::other_tensors() const {
+  std::set<std::string_view> known;
+  for (const DiskTensor& tensor : model_.tensors) known.insert(tensor.name);
+  std::vector<const TensorEntry*> others;
   for (const TensorEntry* entry : files_.entries()) {
-    const bool known = expected.contains(entry->name) || std::any_of(ignored.begin(), ignored.end(), [&](auto end) {
-                         return entry->name.ends_with(end);
-                       });
-    if (!known) unexpected.push_back(entry->name);
+    if (!known.contains(entry->name)) others.push_back(entry);
   }
-  if (missing.empty() && unexpected.empty()) return;
-  std::string text = fmt::format("{}: the tensors are not those that config.json ({}) asks for", dir_, model_.family);
-  if (!missing.empty()) text += "; missing " + listed(missing);
-  if (!unexpected.empty()) text += "; unexpected " + listed(unexpected);
-  throw UserError(text);
-}
-
-void HuggingFaceWeights::check_copies() const {
-  for (const DiskTensor& tensor : model_.tensors) {
-    if (!tensor.copy) continue;
-    const DiskPart& part = tensor.parts[0];
-    const TensorEntry& copy = *files_.find(tensor.name);
-    const TensorEntry& original = *places_.at(part.identity)[0].entry;
-    const std::int64_t columns = part.parameter[-1];
-    std::vector<double> a(static_cast<std::size_t>(columns)), b(a);
-    for (std::int64_t row = 0; row < part.parameter.rows(); ++row) {
-      read_range(copy, row * columns, columns, DType::f64, a.data());
-      read_range(original, row * columns, columns, DType::f64, b.data());
-      if (a == b) continue;
-      if (!model_.config.tied_embeddings)
-        throw UserError("{}: '{}' must be a copy of '{}', but they differ", copy.file, copy.name, original.name);
-      throw UserError(
-          "{}: config.json says tie_word_embeddings, but '{}' and '{}' differ; if the model is not tied, say false "
-          "there",
-          copy.file, copy.name, original.name);
-    }
-  }
-}
-
-void HuggingFaceWeights::read(const ParameterIdentity& identity, const Shape& logical, DType target, void* out) const {
-  const auto at = places_.find(identity);
-  WEFT_CHECK(at != places_.end(), "{} has no parameter {}", dir_, to_text(identity));
-  for (const Place& place : at->second) {
-    WEFT_CHECK(place.part->parameter == logical, "{} is {} here, {} on disk", to_text(identity), to_text(logical),
-               to_text(place.part->parameter));
-    read_part(*place.entry, *place.part, target, out);
-  }
+  return others;
 }
 
 }  // namespace weft

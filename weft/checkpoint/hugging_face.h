@@ -4,23 +4,40 @@
 // - experts are read separate or fused, whichever is on disk;
 // - a tied model may have the embedding under either name. If both are there they must be equal: Hugging Face would
 //   drop the tie without a word in the config, Weft asks for the config to be put right;
+// - MTP is there where its weights are;
 // - qwen3_moe: a sliding window is on every layer (max_window_layers is not looked at), as Hugging Face has it.
 #pragma once
 
 #include <filesystem>
-#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "weft/checkpoint/disk_tensor.h"
 #include "weft/checkpoint/safetensors_directory.h"
+#include "weft/checkpoint/stored_weights.h"
 #include "weft/model/config.h"
 
 namespace weft {
 
+enum class ExpertsForm : std::uint8_t {
+  none,      // the model has no experts
+  separate,  // a tensor for every expert's matrix
+  fused,     // one for all experts of a layer, gate and up together
+};
+std::string_view name_of(ExpertsForm form);
+
+// What the same model may have one way or the other on disk.
+struct HuggingFaceForm {
+  ExpertsForm experts = ExpertsForm::none;
+  std::vector<std::string> copies;  // tensors that repeat another one
+  bool tied_as_head = false;        // the one matrix of a tied model stands under the head's name
+};
+
 struct HuggingFaceModel {
   std::string family;  // model_type
   ModelConfig config;
+  HuggingFaceForm form;
   std::vector<DiskTensor> tensors;  // in the order of the model
 };
 
@@ -29,6 +46,11 @@ bool has_safetensors(const std::filesystem::path& dir);
 HuggingFaceModel read_hugging_face_config(const std::filesystem::path& dir);
 // From config.json and the names on disk.
 HuggingFaceModel read_hugging_face(const std::filesystem::path& dir);
+// From config.json and what is known of the names; types of tensors are not.
+HuggingFaceModel read_hugging_face(const std::filesystem::path& dir, const HuggingFaceForm& form, bool mtp);
+// The same model with its experts in another form. UserError where the family does not have it.
+HuggingFaceModel with_experts(const HuggingFaceModel& model, ExpertsForm experts);
+std::string hugging_face_family_list();  // "llama, mixtral, ..."
 
 // The weights of a directory. Opening checks that the tensors on disk are those the config asks for, and no others;
 // values are read when asked for, from any thread.
@@ -37,22 +59,19 @@ class HuggingFaceWeights {
   explicit HuggingFaceWeights(const std::filesystem::path& dir);
 
   const HuggingFaceModel& model() const { return model_; }
-  bool has(const ParameterIdentity& identity) const { return places_.contains(identity); }
+  const StoredWeights& stored() const { return *stored_; }
+  bool has(const ParameterIdentity& identity) const { return stored_->has(identity); }
   // Writes the parameter, [logical] of dtype `target`, row-major.
-  void read(const ParameterIdentity& identity, const Shape& logical, DType target, void* out) const;
+  void read(const ParameterIdentity& identity, const Shape& logical, DType target, void* out) const {
+    stored_->read(identity, logical, target, out);
+  }
+  std::vector<const TensorEntry*> other_tensors() const;  // that are not parameters
 
  private:
-  struct Place {
-    const TensorEntry* entry;
-    const DiskPart* part;
-  };
-  void check_names() const;
-  void check_copies() const;
-
   std::string dir_;
   SafetensorsDirectory files_;
   HuggingFaceModel model_;
-  std::map<ParameterIdentity, std::vector<Place>> places_;
+  std::unique_ptr<StoredWeights> stored_;
 };
 
 }  // namespace weft

@@ -53,6 +53,9 @@ void read_as(const TensorEntry& entry, DType target, void* out);
 // Elements [first, first + count) of it.
 void read_range(const TensorEntry& entry, std::int64_t first, std::int64_t count, DType target, void* out);
 
+// Lets the system take back the memory behind these bytes of a mapped file; they are read again when looked at again.
+void forget_pages(std::span<const std::byte> bytes);
+
 // What a header says, before it is compared with the data.
 struct SafetensorsHeader {
   struct Tensor {

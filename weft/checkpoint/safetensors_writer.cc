@@ -57,10 +57,6 @@ class NewFile {
   bool committed_ = false;
 };
 
-std::size_t bytes_of(const TensorToWrite& tensor) {
-  return static_cast<std::size_t>(tensor.shape.elements()) * static_cast<std::size_t>(bits_of(tensor.type)) / 8;
-}
-
 // Built by hand to have the keys in the order in which the reference writer has them.
 std::string header_of(const std::vector<TensorToWrite>& tensors, const std::map<std::string, std::string>& metadata) {
   std::string text = "{";
@@ -82,7 +78,41 @@ std::string header_of(const std::vector<TensorToWrite>& tensors, const std::map<
   return text;
 }
 
+void put_in_order(std::vector<TensorToWrite>& tensors) {
+  std::sort(tensors.begin(), tensors.end(), [](const TensorToWrite& a, const TensorToWrite& b) {
+    return a.type != b.type ? a.type > b.type : a.name < b.name;
+  });
+}
+
+// Gives the tensors' bytes in their order, as many at a time as a tensor or its slice has.
+template <class Take>
+void fill_all(const std::vector<TensorToWrite>& tensors, const Take& take) {
+  std::vector<std::byte> buffer;
+  for (const TensorToWrite& tensor : tensors) {
+    if (tensor.slices == 0) {
+      buffer.resize(bytes_of(tensor));
+      tensor.fill(buffer.data());
+      take(std::span<const std::byte>(buffer));
+      continue;
+    }
+    buffer.resize(bytes_of(tensor) / static_cast<std::size_t>(tensor.slices));
+    for (std::int64_t slice = 0; slice < tensor.slices; ++slice) {
+      tensor.fill_slice(slice, buffer.data());
+      take(std::span<const std::byte>(buffer));
+    }
+  }
+}
+
 }  // namespace
+
+std::size_t bytes_of(const TensorToWrite& tensor) {
+  return static_cast<std::size_t>(tensor.shape.elements()) * static_cast<std::size_t>(bits_of(tensor.type)) / 8;
+}
+
+void fill_without_writing(std::vector<TensorToWrite> tensors) {
+  put_in_order(tensors);
+  fill_all(tensors, [](std::span<const std::byte>) {});
+}
 
 TensorToWrite tensor_in_memory(std::string name, DType dtype, const Shape& shape, const void* data) {
   const std::size_t bytes = static_cast<std::size_t>(shape.elements()) * size_of(dtype);
@@ -92,21 +122,18 @@ TensorToWrite tensor_in_memory(std::string name, DType dtype, const Shape& shape
 }
 
 void write_safetensors(const std::filesystem::path& file, std::vector<TensorToWrite> tensors,
-                       const std::map<std::string, std::string>& metadata) {
-  std::sort(tensors.begin(), tensors.end(), [](const TensorToWrite& a, const TensorToWrite& b) {
-    return a.type != b.type ? a.type > b.type : a.name < b.name;
-  });
+                       const std::map<std::string, std::string>& metadata,
+                       const std::function<void(std::size_t)>& written) {
+  put_in_order(tensors);
   const std::string header = header_of(tensors, metadata);
   NewFile out(file);
   const std::uint64_t length = header.size();
   out.write(std::as_bytes(std::span(&length, 1)));
   out.write(std::as_bytes(std::span(header)));
-  std::vector<std::byte> buffer;
-  for (const TensorToWrite& tensor : tensors) {
-    buffer.resize(bytes_of(tensor));
-    tensor.fill(buffer.data());
-    out.write(buffer);
-  }
+  fill_all(tensors, [&](std::span<const std::byte> bytes) {
+    out.write(bytes);
+    if (written) written(bytes.size());
+  });
   out.commit();
 }
 

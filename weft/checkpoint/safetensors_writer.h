@@ -22,12 +22,19 @@ struct TensorToWrite {
   StoredType type = StoredType::f32;
   Shape shape;
   std::function<void(std::byte* out)> fill;  // writes the whole tensor, in its type
+  // Or part after part along dim 0, each of the same size: of what is too large to have in memory as a whole.
+  std::int64_t slices = 0;
+  std::function<void(std::int64_t slice, std::byte* out)> fill_slice = {};
 };
+std::size_t bytes_of(const TensorToWrite& tensor);
 // A tensor whose data stays in memory until the file is written.
 TensorToWrite tensor_in_memory(std::string name, DType dtype, const Shape& shape, const void* data);
 
-// RunError when the file system fails.
+// RunError when the file system fails. written: told how many bytes of tensors have gone out since the last time.
 void write_safetensors(const std::filesystem::path& file, std::vector<TensorToWrite> tensors,
-                       const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
+                       const std::map<std::string, std::string>& metadata = {{"format", "pt"}},
+                       const std::function<void(std::size_t)>& written = {});
+// Fills the same tensors in the same order and writes nothing: what ranks do beside the one that writes.
+void fill_without_writing(std::vector<TensorToWrite> tensors);
 
 }  // namespace weft

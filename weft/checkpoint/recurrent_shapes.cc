@@ -1,4 +1,4 @@
-#include "weft/checkpoint/hf_family.h"
+#include "weft/checkpoint/parameter_shapes.h"
 
 namespace weft {
 namespace {

@@ -1,0 +1,114 @@
+// `weft convert`: a model's folder from one format to another.
+#include <array>
+#include <optional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "apps/weft/commands.h"
+#include "apps/weft/progress.h"
+#include "weft/base/error.h"
+#include "weft/base/json.h"
+#include "weft/base/text.h"
+#include "weft/checkpoint/convert.h"
+#include "weft/train/flags.h"
+
+namespace weft {
+namespace {
+
+// "5GB", "500MB" as Hugging Face has them, "2GiB", "1000": bytes.
+std::int64_t parse_shard_size(const std::string& text) {
+  constexpr std::array<std::pair<std::string_view, std::int64_t>, 8> units = {{{"KiB", 1 << 10},
+                                                                               {"MiB", 1 << 20},
+                                                                               {"GiB", 1 << 30},
+                                                                               {"KB", 1'000},
+                                                                               {"MB", 1'000'000},
+                                                                               {"GB", 1'000'000'000},
+                                                                               {"B", 1},
+                                                                               {"", 1}}};
+  for (const auto& [name, factor] : units) {
+    if (!text.ends_with(name)) continue;
+    std::int64_t number = 0;
+    const std::string_view digits = std::string_view(text).substr(0, text.size() - name.size());
+    if (!parse_int(digits, number) || number < 1 || number > (std::int64_t{1} << 50) / factor) break;
+    return number * factor;
+  }
+  throw UserError("--max-shard-size {} is not a size; write 5GB, 500MB or 2GiB", text);
+}
+
+void report(const ConvertOptions& options, const ConvertResult& result, bool json) {
+  if (json) {
+    const Json summary = {
+        {"out", options.out.string()},        {"family", result.family},         {"pattern", result.pattern},
+        {"experts", name_of(result.experts)}, {"parameters", result.parameters}, {"tensors_in", result.tensors_in},
+        {"tensors_out", result.tensors_out},  {"files", result.files},           {"bytes", result.bytes}};
+    fmt::print("{}\n", summary.dump());
+    return;
+  }
+  fmt::print("{}: {} {}\n", options.out.string(), result.family, result.pattern);
+  fmt::print("{} parameters, {} tensors from {}, {} in {} file{}\n",
+             human_count(static_cast<double>(result.parameters)), result.tensors_out, result.tensors_in,
+             human_bytes(static_cast<double>(result.bytes)), result.files, result.files == 1 ? "" : "s");
+}
+
+}  // namespace
+
+int run_convert_command(std::span<const std::string> words) {
+  std::string in, out, shard_size = "50GB";
+  std::optional<CheckpointFormat> from, to;
+  std::optional<ExpertsForm> experts;
+  bool json = false;
+  ConvertOptions options;
+  FlagTable flags("weft convert",
+                  "Writes a model's folder in another format. Elements keep their bits, so that the way back gives the "
+                  "same tensors.");
+  flags.further_words_mean("the folders are --in DIR and --out DIR");
+  using Format = std::optional<CheckpointFormat>;
+  const std::vector<std::pair<std::string, Format>> formats = {{"hf", CheckpointFormat::hugging_face},
+                                                               {"weft", CheckpointFormat::weft}};
+  const std::string megatron = "Megatron's own files are not read or written; use hf or weft";
+  flags.choice("--from", from, formats, "What is read: a Hugging Face folder, or a Weft checkpoint.")
+      .lacks("megatron", megatron);
+  flags.choice("--to", to, formats, "What is written.").lacks("megatron", megatron);
+  flags.add("--in", in, "DIR", "The folder to read.");
+  flags.add("--out", out, "DIR", "The folder to make; it must not exist, or be empty.");
+  flags.choice("--experts", experts,
+               std::vector<std::pair<std::string, std::optional<ExpertsForm>>>{
+                   {"as-read", std::nullopt}, {"separate", ExpertsForm::separate}, {"fused", ExpertsForm::fused}},
+               "Of a Hugging Face folder that is written: a tensor for every expert's matrix, or one for all experts "
+               "of a layer.");
+  flags.custom(
+      "--max-shard-size", "SIZE",
+      [&](const std::string& text) {
+        options.max_shard_bytes = parse_shard_size(text);
+        shard_size = text;
+      },
+      [&] { return shard_size; }, "Files are not larger, unless one tensor is: 5GB, 500MB, 2GiB.");
+  flags.add("--json", json, "Prints a summary as JSON.");
+  flags.apply(flags.scan(words));
+  if (flags.help_wanted()) {
+    fmt::print("{}", flags.help());
+    return 0;
+  }
+  if (!from || !to) throw UserError("weft convert: say both formats: --from hf --to weft, or --from weft --to hf");
+  if (in.empty() || out.empty()) throw UserError("weft convert: name both folders: --in DIR --out DIR");
+  if (experts && to == CheckpointFormat::weft)
+    throw UserError("--experts {}: a Weft checkpoint has the experts of a layer in one tensor; leave the flag out",
+                    name_of(*experts));
+  options.from = *from;
+  options.to = *to;
+  options.in = in;
+  options.out = out;
+  options.experts = experts;
+  std::optional<Progress> progress;
+  options.progress = [&](std::size_t bytes, std::size_t total) {
+    if (!progress) progress.emplace("written", static_cast<double>(total));
+    progress->at(static_cast<double>(bytes));
+  };
+  const ConvertResult result = convert_checkpoint(options);
+  progress.reset();
+  report(options, result, json);
+  return 0;
+}
+
+}  // namespace weft

@@ -1,0 +1,50 @@
+// Folders with a model, written whole or not at all.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "weft/checkpoint/safetensors_writer.h"
+
+namespace weft {
+
+// UserError "FLAG FOLDER: ..." unless a folder can be made there: its parent exists, and it does not, or is empty.
+void require_new_folder(const std::string& flag, const std::filesystem::path& folder);
+
+// A folder that has its name only once `commit` has returned. Until then it stands beside, under another name, and goes
+// away with this object.
+class NewFolder {
+ public:
+  explicit NewFolder(const std::filesystem::path& folder);
+  ~NewFolder();
+  NewFolder(const NewFolder&) = delete;
+  NewFolder& operator=(const NewFolder&) = delete;
+
+  const std::filesystem::path& path() const { return temporary_; }  // to write into
+  void commit();                                                    // RunError when the file system fails
+
+ private:
+  std::filesystem::path folder_, temporary_;
+  bool committed_ = false;
+};
+
+// What a model's folder holds beside weights: config, tokenizer, licence. Weights of any format, indices, folders and
+// Weft's own description are left out.
+using SideFiles = std::vector<std::pair<std::string, std::string>>;  // name, bytes
+SideFiles read_side_files(const std::filesystem::path& folder);
+void write_side_files(const std::filesystem::path& folder, const SideFiles& files);
+
+struct ShardOptions {
+  std::int64_t max_bytes = 50'000'000'000;              // of a shard; a larger tensor has one of its own
+  std::function<void(std::size_t bytes)> written = {};  // more of tensors' bytes have gone out
+  bool discard = false;                                 // fill all, write nothing: see fill_without_writing
+};
+// model.safetensors; or model-00001-of-0000N.safetensors and so on, with model.safetensors.index.json. Tensors go to
+// shards in the order given. Returns the number of files with tensors.
+std::size_t write_shards(const std::filesystem::path& folder, std::vector<TensorToWrite> tensors,
+                         const ShardOptions& options);
+
+}  // namespace weft

@@ -2,7 +2,7 @@
 // sequences of 4096 tokens. One JSON line a model: tokens/s, model TFLOP/s by the peer's formula, memory, and where the
 // time of a step goes by kind of node.
 //
-//   bench_gpu_step [MODEL...] [--steps N]      MODEL: gpt-moe, dense (default: both)
+//   bench_gpu_step [MODEL...] [--steps N]      MODEL: gpt-moe, hybrid-moe, dense (default: all)
 //
 // Weights are random (not zeros: they cost power), routing is what the untrained router makes of random tokens; the
 // load of the busiest expert over the mean is printed beside the figures.
@@ -37,8 +37,13 @@ ModelConfig model(const std::string& name) {
   c.attention.heads = 16;
   c.attention.kv_heads = 4;
   c.attention.head_dim = 128;
-  if (name == "gpt-moe") {
-    for (int i = 0; i < 12; ++i) c.pattern += "*E";
+  if (name == "gpt-moe" || name == "hybrid-moe") {
+    const bool hybrid = name == "hybrid-moe";
+    for (int i = 0; i < (hybrid ? 2 : 12); ++i) c.pattern += hybrid ? "MEMEM*E" : "*E";
+    c.mamba.heads = 64;
+    c.mamba.head_dim = 64;
+    c.mamba.groups = 8;
+    c.mamba.state = 128;
     c.experts.experts = 64;
     c.experts.ffn = 1024;
     c.experts.shared_ffn = 1024;
@@ -47,12 +52,12 @@ ModelConfig model(const std::string& name) {
     for (int i = 0; i < 24; ++i) c.pattern += "*-";
     c.mlp.ffn = 6144;
   } else {
-    throw UserError("there is no model '{}': gpt-moe and dense", name);
+    throw UserError("there is no model '{}': gpt-moe, hybrid-moe and dense", name);
   }
   return c;
 }
 
-// Matrices of forward and backward, attention counted causally: as the peer counts.
+// Matrices of forward and backward, attention counted causally, the scan by its chunks: as the peer counts.
 double flop_per_token(const ModelConfig& c) {
   const auto h = static_cast<double>(c.hidden), q = static_cast<double>(c.attention.heads),
              k = static_cast<double>(c.attention.kv_heads), d = static_cast<double>(c.attention.head_dim);
@@ -60,6 +65,14 @@ double flop_per_token(const ModelConfig& c) {
   for (char symbol : c.pattern) {
     if (symbol == '*') f += 2 * h * (q + 2 * k) * d + 2 * q * d * h + 2.0 * length * q * d;
     if (symbol == '-') f += 6 * h * static_cast<double>(c.mlp.ffn);
+    if (symbol == 'M') {
+      const MambaSpec& m = c.mamba;
+      const auto inner = static_cast<double>(m.width()), mixed = static_cast<double>(m.channels()),
+                 heads = static_cast<double>(m.heads), p = static_cast<double>(m.head_dim),
+                 n = static_cast<double>(m.state), chunk = static_cast<double>(m.chunk);
+      f += 2 * h * (inner + mixed + heads) + 2 * inner * h + 8 * mixed;
+      f += static_cast<double>(m.groups) * chunk * n + heads * (chunk * p + 4 * n * p);
+    }
     if (symbol == 'E')
       f += 2 * h * static_cast<double>(c.experts.experts) +
            6 * h * static_cast<double>(c.experts.router.k * c.experts.ffn + c.experts.shared_ffn);
@@ -186,7 +199,7 @@ int main(int argc, char** argv) {
       else
         models.push_back(argv[i]);
     }
-    if (models.empty()) models = {"gpt-moe", "dense"};
+    if (models.empty()) models = {"gpt-moe", "hybrid-moe", "dense"};
     for (const std::string& name : models) weft::run(name, steps);
     return 0;
   } catch (const std::exception& error) {

@@ -92,7 +92,8 @@ TEST_P(CudaGolden, TrajectoryOfSixSteps) {
 
 INSTANTIATE_TEST_SUITE_P(Families, CudaGolden,
                          testing::Values("llama", "llama_b", "mixtral", "mixtral_b", "qwen3_moe", "qwen3_moe_b",
-                                         "gpt_oss", "deepseek_v3", "deepseek_v3_b", "deepseek_v3_mtp"),
+                                         "gpt_oss", "deepseek_v3", "deepseek_v3_b", "deepseek_v3_mtp", "deepseek_v32",
+                                         "mamba2", "nemotron_h", "nemotron_h_moe", "qwen3_next"),
                          [](const auto& tested) { return tested.param; });
 
 // A small model of attention, experts and MLP, six steps of two micro-batches.

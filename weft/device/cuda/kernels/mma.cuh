@@ -19,6 +19,11 @@ __device__ inline void copy_async(void* to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from),
                "r"(valid ? 16 : 0));
 }
+// Four bytes.
+__device__ inline void copy_async4(void* to, const void* from, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(shared_address(to)), "l"(from),
+               "r"(valid ? 4 : 0));
+}
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;\n"); }
 template <int pending>
 __device__ inline void wait_for_copies() {  // until at most `pending` groups are under way

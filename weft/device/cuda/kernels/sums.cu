@@ -1,6 +1,5 @@
-// column_sum, grouped_column_sum, rms_norm_weight_gradient: sums down the rows. Rows are cut into chunks that their
-// number alone decides; the sums of chunks are added in order.
-#include "weft/device/cuda/kernels/launch.cuh"
+// column_sum, grouped_column_sum, rms_norm_weight_gradient: sums down the rows.
+#include "weft/device/cuda/kernels/column_sums.cuh"
 #include "weft/device/cuda/table.h"
 #include "weft/device/operations/matmul.h"
 #include "weft/device/operations/norms.h"
@@ -8,74 +7,6 @@
 namespace weft::cuda {
 
 namespace {
-
-constexpr int width = 64, lanes = 16;  // of a block: columns, and rows that are added side by side
-constexpr std::int64_t most_chunks = 128, least_chunk = 64;
-
-// The sum of f(r, c) for r in [begin, end): row by row on each lane, then lane by lane. For lane 0.
-template <class F>
-__device__ float sum_rows_of(const F& f, std::int64_t begin, std::int64_t end, std::int64_t c, bool inside) {
-  __shared__ float parts[lanes][width];
-  float sum = 0;
-  if (inside)
-    for (std::int64_t r = begin + threadIdx.y; r < end; r += lanes) sum += f(r, c);
-  __syncthreads();
-  parts[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y != 0) return 0;
-  for (int lane = 1; lane < lanes; ++lane) sum += parts[lane][threadIdx.x];
-  return sum;
-}
-
-template <class F>
-__global__ void sum_chunks(F f, std::int64_t rows, std::int64_t chunk, std::int64_t columns, const std::int32_t* in_use,
-                           float* parts) {
-  const std::int64_t c = blockIdx.x * static_cast<std::int64_t>(width) + threadIdx.x;
-  const std::int64_t used = used_rows(in_use, rows), begin = blockIdx.y * chunk;
-  const std::int64_t end = begin + chunk < used ? begin + chunk : used;
-  const float sum = sum_rows_of(f, begin, end, c, c < columns);
-  if (threadIdx.y == 0 && c < columns) parts[blockIdx.y * columns + c] = sum;
-}
-
-struct Part {
-  const float* parts;
-  std::int64_t columns;
-  __device__ float operator()(std::int64_t r, std::int64_t c) const { return parts[r * columns + c]; }
-};
-
-template <class Y>
-__global__ void sum_parts(Part part, std::int64_t chunks, Y* y, bool add) {
-  const std::int64_t c = blockIdx.x * static_cast<std::int64_t>(width) + threadIdx.x;
-  const float sum = sum_rows_of(part, 0, chunks, c, c < part.columns);
-  if (threadIdx.y == 0 && c < part.columns) y[c] = narrow<Y>(add ? widen(y[c]) + sum : sum);
-}
-
-// queue_chunks(chunk, chunks, parts) sums each chunk of rows into parts [chunks, columns].
-template <class Y, class QueueChunks>
-void sum_by_chunks(const char* name, CudaStream& stream, std::int64_t rows, std::int64_t columns, Y* y, Store store,
-                   const QueueChunks& queue_chunks) {
-  if (columns == 0) return;
-  const std::int64_t chunk = std::max(least_chunk, divide_up(rows, most_chunks));
-  const std::int64_t chunks = divide_up(rows, chunk);
-  float* parts = stream.scratch_of<float>(std::max<std::int64_t>(chunks, 1) * columns);
-  if (chunks > 0) {
-    queue_chunks(chunk, static_cast<unsigned>(chunks), parts);
-    launched(name);
-  }
-  const auto blocks = static_cast<unsigned>(divide_up(columns, width));
-  sum_parts<Y>
-      <<<blocks, dim3(width, lanes), 0, stream.handle()>>>(Part{parts, columns}, chunks, y, store == Store::add);
-  launched(name);
-}
-
-template <class Y, class F>
-void sum_columns(const char* name, CudaStream& stream, const F& f, std::int64_t rows, std::int64_t columns,
-                 const std::int32_t* in_use, Y* y, Store store) {
-  sum_by_chunks(name, stream, rows, columns, y, store, [&](std::int64_t chunk, unsigned chunks, float* parts) {
-    const dim3 grid(static_cast<unsigned>(divide_up(columns, width)), chunks);
-    sum_chunks<<<grid, dim3(width, lanes), 0, stream.handle()>>>(f, rows, chunk, columns, in_use, parts);
-  });
-}
 
 template <class T>
 struct Element {
@@ -150,9 +81,9 @@ struct ScaledElement {
 template <class F, class Y>
 __global__ void sum_groups(F x, std::int64_t columns, const std::int32_t* counts, const std::int32_t* offsets,
                            Rows<Y> y, bool add) {
-  const std::int64_t c = blockIdx.x * static_cast<std::int64_t>(width) + threadIdx.x;
+  const std::int64_t c = blockIdx.x * static_cast<std::int64_t>(column_width) + threadIdx.x;
   const std::int64_t begin = offsets[blockIdx.y], end = begin + counts[blockIdx.y];
-  const float sum = sum_rows_of(x, begin, end, c, c < columns);
+  const float sum = sum_of_rows(x, begin, end, c, c < columns);
   if (threadIdx.y != 0 || c >= columns) return;
   Y& to = y[blockIdx.y][c];
   to = narrow<Y>(add ? widen(to) + sum : sum);
@@ -184,10 +115,10 @@ void sum_each_group(const char* name, CudaStream& stream, const F& f, const Tens
           name, "counts or offsets do not fit the groups");
   require(x.rows() == 0 || columns_of(x) == columns, name, "rows and sums differ in columns");
   if (count == 0 || columns == 0) return;
-  const dim3 grid(static_cast<unsigned>(divide_up(columns, width)), static_cast<unsigned>(count));
-  sum_groups<F, Y><<<grid, dim3(width, lanes), 0, stream.handle()>>>(f, columns, groups.counts.as<std::int32_t>(),
-                                                                     groups.offsets.as<std::int32_t>(), rows_of<Y>(y),
-                                                                     store == Store::add);
+  const dim3 grid(static_cast<unsigned>(divide_up(columns, column_width)), static_cast<unsigned>(count));
+  sum_groups<F, Y><<<grid, dim3(column_width, column_lanes), 0, stream.handle()>>>(
+      f, columns, groups.counts.as<std::int32_t>(), groups.offsets.as<std::int32_t>(), rows_of<Y>(y),
+      store == Store::add);
   launched(name);
 }
 

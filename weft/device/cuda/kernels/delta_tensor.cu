@@ -1,0 +1,337 @@
+// The gated delta rule on tensor cores, forward: one kernel solves the triangular systems of all chunks, one carries the
+// state along (a block a head and 64 of its columns), one makes the outputs.
+#include "weft/device/cuda/kernels/delta_tensor.cuh"
+
+namespace weft::cuda {
+
+namespace {
+
+constexpr int inverse_stride = delta_rows + 4;  // floats; rows stay aligned to 16 bytes
+
+struct SolveShared {
+  static constexpr int k = 0, v = k + delta_tile, by_beta = v + delta_tile,
+                       by_start = by_beta + delta_rows * delta_rows,
+                       end = by_start + delta_rows * delta_rows;  // elements
+  static constexpr int floats = delta_gates + delta_rows * inverse_stride, bytes = end * 2 + floats * 4;
+};
+
+// Column `c` of (I + A)^-1, downwards; A below the diagonal, in shared memory. The column stays in registers.
+__device__ void invert_column(const float* A, int c, float (&x)[delta_rows]) {
+#pragma unroll
+  for (int t = 0; t < delta_rows; ++t) {
+    float sum = t == c ? 1.0f : 0.0f;
+#pragma unroll
+    for (int j = 0; j < t; ++j) sum -= A[t * inverse_stride + j] * x[j];
+    x[t] = sum;
+  }
+}
+
+__global__ void __launch_bounds__(scan_threads) solve_kernel(DeltaArguments<bf16> x, DeltaWork work) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  bf16* memory = reinterpret_cast<bf16*>(shared);
+  const SharedTile<16> k{memory + SolveShared::k}, v{memory + SolveShared::v};
+  const SharedTile<8> by_beta{memory + SolveShared::by_beta}, by_start{memory + SolveShared::by_start};
+  const HeadGates gates(reinterpret_cast<float*>(memory + SolveShared::end));
+  float* A = gates.sum + delta_gates;
+  const int c = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
+  const int begin = x.cut.begin(c), n = x.cut.size(c);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int64_t at = static_cast<std::int64_t>(head) * x.cut.tokens + begin;
+  copy_tokens<16>(k.data, x.k, begin, n, 0, delta_rows, 0, head / x.per_key * delta_dim);
+  copy_tokens<16>(v.data, x.v, begin, n, 0, delta_rows, 0, head * delta_dim);
+  commit_copies();
+  gates.load(x.gates, at, n);
+  wait_for_copies<0>();
+  __syncthreads();
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    if (j > warp) continue;
+    float pairs[2][4] = {};
+#pragma unroll
+    for (int d = 0; d < 8; ++d) {
+      unsigned a[4], b[4];
+      load_a(a, k, warp * 16, d * 16);
+      load_b(b, k, j * 16, d * 16);
+      multiply_add(pairs[0], a, b[0], b[1]);
+      multiply_add(pairs[1], a, b[2], b[3]);
+    }
+#pragma unroll
+    for (int b = 0; b < 2; ++b)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int t = warp * 16 + lane / 4 + 8 * (e / 2), from = j * 16 + b * 8 + lane % 4 * 2 + e % 2;
+        const int lower = t < n ? x.cut.first(begin, t) : delta_rows;
+        A[t * inverse_stride + from] =
+            from < t ? gates.beta[t] * pair_decay(gates, t, from, lower) * pairs[b][e] : 0.0f;
+      }
+  }
+  __syncthreads();
+  if (threadIdx.x < delta_rows) {
+    const int column = static_cast<int>(threadIdx.x);
+    float inverse[delta_rows];
+    invert_column(A, column, inverse);
+    const float beta = gates.beta[column], start = beta * gates.start[column];
+    bf16* T = work.T != nullptr
+                  ? work.T + (static_cast<std::int64_t>(c) * x.heads + head) * delta_rows * delta_rows + column
+                  : nullptr;
+#pragma unroll
+    for (int t = 0; t < delta_rows; ++t) {
+      by_beta.at(t, column / 8)[column % 8] = narrow<bf16>(inverse[t] * beta);
+      by_start.at(t, column / 8)[column % 8] = narrow<bf16>(inverse[t] * start);
+      if (T != nullptr) T[t * delta_rows] = narrow<bf16>(inverse[t]);
+    }
+  }
+  __syncthreads();
+  const auto multiply = [&](const SharedTile<8>& inverse, const SharedTile<16>& with, const Rows<bf16>& to) {
+    float out[16][4] = {};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (j > warp) continue;
+      unsigned a[4];
+      load_a(a, inverse, warp * 16, j * 16);
+#pragma unroll
+      for (int d = 0; d < 8; ++d) {
+        unsigned b[4];
+        load_b_transposed(b, with, d * 16, j * 16);
+        multiply_add(out[2 * d], a, b[0], b[1]);
+        multiply_add(out[2 * d + 1], a, b[2], b[3]);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int t = warp * 16 + lane / 4 + 8 * r;
+      if (t >= n) continue;
+#pragma unroll
+      for (int d = 0; d < 16; ++d)
+        *reinterpret_cast<unsigned*>(to[begin + t] + d * 8 + lane % 4 * 2) =
+            pack_pair(out[d][2 * r], out[d][2 * r + 1]);
+    }
+  };
+  multiply(by_start, k, work.rows(work.W, head, x.cut.tokens));
+  multiply(by_beta, v, work.rows(work.U, head, x.cut.tokens));
+}
+
+struct CarryShared {
+  static constexpr int stage = 2 * delta_tile + delta_rows * 64;  // W, k, 64 columns of U1
+  static constexpr int S = 2 * stage, U = S + delta_dim * 64, end = U + delta_rows * 64;
+  static constexpr int bytes = end * 2 + 2 * (delta_rows + 4) * 4;
+};
+
+// A block: one head, 64 columns of its state [128][64], in registers; U becomes the updates.
+__global__ void __launch_bounds__(scan_threads) carry_kernel(DeltaArguments<bf16> x, DeltaWork work) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  bf16* memory = reinterpret_cast<bf16*>(shared);
+  const SharedTile<8> S{memory + CarryShared::S}, scaled{memory + CarryShared::U};
+  float* ends = reinterpret_cast<float*>(memory + CarryShared::end);  // [2][64], then [2] carries 16 bytes apart
+  float* carries = ends + 2 * delta_rows;
+  const int head = static_cast<int>(blockIdx.x) / 2, part = static_cast<int>(blockIdx.x) % 2 * 64;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int per = x.cut.per_sequence, first = static_cast<int>(blockIdx.y) * per;
+  const std::int64_t at = static_cast<std::int64_t>(head) * x.cut.tokens;
+  const Rows<bf16> U = work.rows(work.U, head, x.cut.tokens), W = work.rows(work.W, head, x.cut.tokens);
+  const auto fetch = [&](int i) {
+    const int begin = x.cut.begin(first + i), n = x.cut.size(first + i), stage = i & 1;
+    bf16* to = memory + stage * CarryShared::stage;
+    copy_tokens<16>(to, Rows<const bf16>{W.data, W.stride}, begin, n, 0, delta_rows, 0, 0);
+    copy_tokens<16>(to + delta_tile, x.k, begin, n, 0, delta_rows, 0, head / x.per_key * delta_dim);
+    copy_tokens<8>(to + 2 * delta_tile, Rows<const bf16>{U.data, U.stride}, begin, n, 0, delta_rows, 0, part);
+    const int t = static_cast<int>(threadIdx.x);
+    if (t < delta_rows) copy_async4(ends + stage * delta_rows + t, x.gates.end + at + begin + (t < n ? t : 0), t < n);
+    if (t == delta_rows) copy_async4(carries + stage * 4, x.gates.start + at + begin + n - 1, true);
+  };
+  float h[2][8][4] = {};  // rows warp * 32 + 16 i
+  fetch(0);
+  commit_copies();
+  for (int i = 0; i < per; ++i) {
+    const int c = first + i, begin = x.cut.begin(c), n = x.cut.size(c), stage = i & 1;
+#pragma unroll
+    for (int s = 0; s < 2; ++s)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int row = warp * 32 + s * 16 + lane / 4 + 8 * r;
+        float* to = x.state_of(c, head) + row * delta_dim + part + lane % 4 * 2;
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+          *reinterpret_cast<float2*>(to + e * 8) = make_float2(h[s][e][2 * r], h[s][e][2 * r + 1]);
+          *reinterpret_cast<unsigned*>(S.at(row, e) + lane % 4 * 2) = pack_pair(h[s][e][2 * r], h[s][e][2 * r + 1]);
+        }
+      }
+    if (i + 1 < per) fetch(i + 1);
+    commit_copies();
+    wait_for_copies<1>();
+    __syncthreads();
+    const SharedTile<16> w{memory + stage * CarryShared::stage}, k{memory + stage * CarryShared::stage + delta_tile};
+    const SharedTile<8> u1{memory + stage * CarryShared::stage + 2 * delta_tile};
+    float u[8][4] = {};
+#pragma unroll
+    for (int d = 0; d < 8; ++d) {
+      unsigned a[4];
+      load_a(a, w, warp * 16, d * 16);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        unsigned b[4];
+        load_b_transposed(b, S, e * 16, d * 16);
+        multiply_add(u[2 * e], a, b[0], b[1]);
+        multiply_add(u[2 * e + 1], a, b[2], b[3]);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int t = warp * 16 + lane / 4 + 8 * r;
+      const float end = ends[stage * delta_rows + t];
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {
+        const float2 own = pair_at(u1, t, e * 8 + lane % 4 * 2);
+        const float low = own.x - u[e][2 * r], high = own.y - u[e][2 * r + 1];
+        if (t < n) *reinterpret_cast<unsigned*>(U[begin + t] + part + e * 8 + lane % 4 * 2) = pack_pair(low, high);
+        *reinterpret_cast<unsigned*>(scaled.at(t, e) + lane % 4 * 2) = pack_pair(end * low, end * high);
+      }
+    }
+    __syncthreads();
+    const float carry = carries[stage * 4];
+#pragma unroll
+    for (int s = 0; s < 2; ++s)
+#pragma unroll
+      for (int e = 0; e < 8; ++e)
+#pragma unroll
+        for (int q = 0; q < 4; ++q) h[s][e][q] *= carry;
+#pragma unroll
+    for (int t = 0; t < 4; ++t)
+#pragma unroll
+      for (int s = 0; s < 2; ++s) {
+        unsigned a[4];
+        load_a_transposed(a, k, warp * 32 + s * 16, t * 16);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          unsigned b[4];
+          load_b_transposed(b, scaled, e * 16, t * 16);
+          multiply_add(h[s][2 * e], a, b[0], b[1]);
+          multiply_add(h[s][2 * e + 1], a, b[2], b[3]);
+        }
+      }
+    __syncthreads();
+  }
+}
+
+struct OutputShared {
+  static constexpr int q = 0, k = q + delta_tile, U = k + delta_tile, S = U + delta_tile,
+                       end = S + delta_dim * delta_dim;
+  static constexpr int bytes = end * 2 + delta_gates * 4;
+};
+
+__global__ void __launch_bounds__(scan_threads, 2) output_kernel(DeltaArguments<bf16> x, DeltaWork work) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  bf16* memory = reinterpret_cast<bf16*>(shared);
+  const SharedTile<16> q{memory + OutputShared::q}, k{memory + OutputShared::k}, U{memory + OutputShared::U},
+      S{memory + OutputShared::S};
+  const HeadGates gates(reinterpret_cast<float*>(memory + OutputShared::end));
+  const int c = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y), key = head / x.per_key * delta_dim;
+  const int begin = x.cut.begin(c), n = x.cut.size(c);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const Rows<bf16> updates = work.rows(work.U, head, x.cut.tokens);
+  copy_tokens<16>(q.data, x.q, begin, n, 0, delta_rows, 0, key);
+  copy_tokens<16>(k.data, x.k, begin, n, 0, delta_rows, 0, key);
+  copy_tokens<16>(U.data, Rows<const bf16>{updates.data, updates.stride}, begin, n, 0, delta_rows, 0, 0);
+  commit_copies();
+  copy_square<scan_threads>(S.data, x.state_of(c, head));
+  gates.load(x.gates, static_cast<std::int64_t>(head) * x.cut.tokens + begin, n);
+  wait_for_copies<0>();
+  __syncthreads();
+  float y[16][4] = {};
+#pragma unroll
+  for (int d = 0; d < 8; ++d) {
+    unsigned a[4];
+    load_a(a, q, warp * 16, d * 16);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      unsigned b[4];
+      load_b_transposed(b, S, e * 16, d * 16);
+      multiply_add(y[2 * e], a, b[0], b[1]);
+      multiply_add(y[2 * e + 1], a, b[2], b[3]);
+    }
+  }
+  int token[2], lower[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    token[r] = warp * 16 + lane / 4 + 8 * r;
+    lower[r] = token[r] < n ? x.cut.first(begin, token[r]) : delta_rows;
+    const float start = gates.start[token[r]];
+#pragma unroll
+    for (int e = 0; e < 16; ++e) {
+      y[e][2 * r] *= start;
+      y[e][2 * r + 1] *= start;
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    if (j > warp) continue;
+    float pairs[2][4] = {};
+#pragma unroll
+    for (int d = 0; d < 8; ++d) {
+      unsigned a[4], b[4];
+      load_a(a, q, warp * 16, d * 16);
+      load_b(b, k, j * 16, d * 16);
+      multiply_add(pairs[0], a, b[0], b[1]);
+      multiply_add(pairs[1], a, b[2], b[3]);
+    }
+#pragma unroll
+    for (int b = 0; b < 2; ++b)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        pairs[b][e] *= pair_decay(gates, token[e / 2], j * 16 + b * 8 + lane % 4 * 2 + e % 2, lower[e / 2]);
+    unsigned a[4];
+    as_factor(a, pairs);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      unsigned b[4];
+      load_b_transposed(b, U, e * 16, j * 16);
+      multiply_add(y[2 * e], a, b[0], b[1]);
+      multiply_add(y[2 * e + 1], a, b[2], b[3]);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    if (token[r] >= n) continue;
+    bf16* to = x.y[begin + token[r]] + head * delta_dim + lane % 4 * 2;
+#pragma unroll
+    for (int e = 0; e < 16; ++e) *reinterpret_cast<unsigned*>(to + e * 8) = pack_pair(y[e][2 * r], y[e][2 * r + 1]);
+  }
+}
+
+}  // namespace
+
+bool tensor_delta_fits(const DeltaRule& op, const DeltaRuleBackward* g) {
+  const std::int64_t length = op.length > 0 ? op.length : op.q.rows();
+  if (op.dim != delta_dim || op.value_dim != delta_dim || std::min(op.chunk, length) > delta_rows) return false;
+  const auto aligned = [](const Tensor& t) {
+    return !t.given() || (reinterpret_cast<std::intptr_t>(t.data) % 16 == 0 && (t.rows() <= 1 || t.stride % 8 == 0));
+  };
+  for (const Tensor* t : {&op.q, &op.k, &op.v, &op.y})
+    if (!aligned(*t)) return false;
+  if (reinterpret_cast<std::intptr_t>(op.states.data) % 32 != 0) return false;
+  if (g == nullptr) return true;
+  for (const Tensor* t : {&g->dy, &g->dq, &g->dk, &g->dv})
+    if (!aligned(*t)) return false;
+  return true;
+}
+
+void solve_chunks(const char* name, CudaStream& stream, const DeltaArguments<bf16>& x, const DeltaWork& work) {
+  const dim3 grid(static_cast<unsigned>(x.cut.count()), static_cast<unsigned>(x.heads));
+  allow_shared(name, solve_kernel, SolveShared::bytes);
+  solve_kernel<<<grid, scan_threads, SolveShared::bytes, stream.handle()>>>(x, work);
+  launched(name);
+}
+
+void tensor_delta(const char* name, CudaStream& stream, const DeltaArguments<bf16>& x, const DeltaWork& work) {
+  solve_chunks(name, stream, x, work);
+  allow_shared(name, carry_kernel, CarryShared::bytes);
+  const dim3 halves(static_cast<unsigned>(2 * x.heads), static_cast<unsigned>(x.cut.sequences));
+  carry_kernel<<<halves, scan_threads, CarryShared::bytes, stream.handle()>>>(x, work);
+  launched(name);
+  allow_shared(name, output_kernel, OutputShared::bytes);
+  const dim3 grid(static_cast<unsigned>(x.cut.count()), static_cast<unsigned>(x.heads));
+  output_kernel<<<grid, scan_threads, OutputShared::bytes, stream.handle()>>>(x, work);
+  launched(name);
+}
+
+}  // namespace weft::cuda

@@ -1,0 +1,169 @@
+// The indexer's own loss: a block a query (the loss, d(score), dq, dw), then a block a key, which adds up over the queries
+// that chose it, in their order.
+#include "weft/device/cuda/kernels/sparse.cuh"
+#include "weft/device/cuda/table.h"
+
+namespace weft::cuda {
+
+namespace {
+
+template <class T>
+struct LossArguments {
+  IndexerArguments<T> x;
+  ChosenKeys chosen;
+  Rows<const T> q, k;  // the attention's
+  Rows<const float> lse;
+  int heads, group, dim;
+  float scale;
+  Rows<T> dq, dk, dw;
+  Rows<float> scratch;  // [T][K + 1]: gradients of the scores, then the query's loss
+  const double* loss_scale;
+  double factor;
+};
+
+template <class T>
+__global__ void query_kernel(LossArguments<T> a) {
+  extern __shared__ float shared[];  // [3][K]
+  const IndexerArguments<T>& x = a.x;
+  float *target = shared, *scores = target + a.chosen.K, *products = scores + a.chosen.K;
+  const int t = static_cast<int>(blockIdx.x), me = static_cast<int>(threadIdx.x), n = a.chosen.count(t);
+  const std::int32_t* keys = a.chosen.keys[t];
+  float* dscores = a.scratch[t];
+  for (int j = me / 32; j < n; j += sparse_warps) {
+    float sum = 0, score = 0;
+    for (int h = 0; h < a.heads; ++h)
+      sum += expf(a.scale * warp_dot(a.q[t] + h * a.dim, a.k[keys[j]] + h / a.group * a.dim, a.dim) - a.lse[h][t]);
+    for (int h = 0; h < x.heads; ++h) {
+      const float product = warp_dot(x.q[t] + h * x.dim, x.k[keys[j]], x.dim);
+      score += x.scale * widen(x.w[t][h]) * (product > 0 ? product : 0.0f);
+    }
+    if (me % 32 == 0) {
+      target[j] = sum / static_cast<float>(a.heads);
+      scores[j] = score;
+    }
+  }
+  __syncthreads();
+  float high = -INFINITY, sum = 0, loss = 0;
+  for (int j = me; j < n; j += sparse_threads) high = fmaxf(high, scores[j]);
+  high = block_max<sparse_threads>(high);
+  for (int j = me; j < n; j += sparse_threads) sum += expf(scores[j] - high);
+  sum = block_sum<sparse_threads>(sum);
+  const float log_sum = n > 0 ? logf(sum) : 0.0f, factor = static_cast<float>(a.factor * *a.loss_scale);
+  for (int j = me; j < n; j += sparse_threads) {
+    const float p = target[j], log_r = scores[j] - high - log_sum;
+    if (p > 0) loss += p * (logf(p) - log_r);
+    scores[j] = dscores[j] = factor * (expf(log_r) - p);  // from here on the gradients
+  }
+  loss = block_sum<sparse_threads>(loss);
+  if (me == 0) dscores[a.chosen.K] = loss;
+  for (int h = 0; h < x.heads; ++h) {
+    __syncthreads();
+    for (int j = me / 32; j < n; j += sparse_warps) {
+      const float product = warp_dot(x.q[t] + h * x.dim, x.k[keys[j]], x.dim);
+      if (me % 32 == 0) products[j] = product > 0 ? product : 0.0f;
+    }
+    __syncthreads();
+    const float weight = x.scale * widen(x.w[t][h]);
+    for (int e = me; e < x.dim; e += sparse_threads) {
+      float along = 0;
+      for (int j = 0; j < n; ++j)
+        if (products[j] > 0) along += weight * scores[j] * widen(x.k[keys[j]][e]);
+      a.dq[t][h * x.dim + e] = narrow<T>(along);
+    }
+    float along = 0;
+    for (int j = me; j < n; j += sparse_threads) along += scores[j] * products[j];
+    along = block_sum<sparse_threads>(along);
+    if (me == 0) a.dw[t][h] = narrow<T>(x.scale * along);
+  }
+}
+
+template <int most, class T>
+__global__ void key_kernel(LossArguments<T> a) {
+  __shared__ float slopes[sparse_threads];
+  const IndexerArguments<T>& x = a.x;
+  const int key = static_cast<int>(blockIdx.x), me = static_cast<int>(threadIdx.x);
+  float dk[most] = {};
+  for_queries_of_key(a.chosen, key, [&](const Hits& hits) {
+    for (int h = 0; h < x.heads; ++h) {
+      __syncthreads();
+      for (int i = me / 32; i < hits.count; i += sparse_warps) {
+        const int t = hits.query[i];
+        const float product = warp_dot(x.q[t] + h * x.dim, x.k[key], x.dim);
+        if (me % 32 == 0) slopes[i] = product > 0 ? x.scale * widen(x.w[t][h]) * a.scratch[t][hits.place[i]] : 0.0f;
+      }
+      __syncthreads();
+#pragma unroll
+      for (int c = 0; c < most; ++c) {
+        const int e = me + c * sparse_threads;
+        if (e < x.dim)
+          for (int i = 0; i < hits.count; ++i) dk[c] += slopes[i] * widen(x.q[hits.query[i]][h * x.dim + e]);
+      }
+    }
+  });
+#pragma unroll
+  for (int c = 0; c < most; ++c) {
+    const int e = me + c * sparse_threads;
+    if (e < x.dim) a.dk[key][e] = narrow<T>(dk[c]);
+  }
+}
+
+// One block: the losses of queries, each thread's in their order, then thread by thread.
+__global__ void loss_kernel(Rows<const float> scratch, int tokens, int K, const double* scale, double factor,
+                            float* loss, bool add) {
+  double sum = 0;
+  for (int t = static_cast<int>(threadIdx.x); t < tokens; t += sparse_threads)
+    sum += static_cast<double>(scratch[t][K]);
+  sum = block_sum<sparse_threads>(sum);
+  if (threadIdx.x == 0) *loss = static_cast<float>(factor * *scale * sum) + (add ? *loss : 0.0f);
+}
+
+}  // namespace
+
+void indexer_loss(Stream& stream, const IndexerLoss& op) {
+  constexpr const char* name = "indexer_loss";
+  const Indexer& x = op.indexer;
+  const Attention& a = op.attention.attention;
+  const std::int64_t tokens = x.q.rows();
+  const ChosenKeys chosen = chosen_keys(name, op.attention);
+  const auto fits = [](bool condition, const char* why) { require(condition, name, why); };
+  fits(a.q.rows() == tokens && a.q.dtype == x.q.dtype, "attention and indexer differ in tokens or dtype");
+  fits(same_size(op.dq, x.q) && same_size(op.dk, x.k) && same_size(op.dw, x.w), "a gradient differs in shape");
+  for (const Tensor* tensor : {&op.dq, &op.dk, &op.dw}) fits(tensor->dtype == x.q.dtype, "a gradient differs in dtype");
+  fits(op.scratch.rows() == tokens && columns_of(op.scratch) == chosen.K + 1, "scratch is not [T, K + 1]");
+  fits(op.scratch.dtype == DType::f32 && op.loss.dtype == DType::f32, "scratch or loss is not f32");
+  fits(op.scale.dtype == DType::f64, "the scale is not f64");
+  fits(x.dim <= 1024, "an indexer of more than 1024 dims is not there on a GPU yet");
+  CudaStream& s = cuda_stream(stream);
+  with_storage(name, x.q.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const LossArguments<T> arguments{indexer_arguments<T>(name, x),
+                                     chosen,
+                                     rows_of<const T>(a.q),
+                                     rows_of<const T>(a.k),
+                                     rows_of<const float>(a.lse),
+                                     static_cast<int>(a.heads),
+                                     static_cast<int>(a.heads / a.kv_heads),
+                                     static_cast<int>(a.dim),
+                                     static_cast<float>(a.scale),
+                                     rows_of<T>(op.dq),
+                                     rows_of<T>(op.dk),
+                                     rows_of<T>(op.dw),
+                                     rows_of<float>(op.scratch),
+                                     op.scale.as<double>(),
+                                     op.factor};
+    if (tokens > 0) {
+      const dim3 grid(static_cast<unsigned>(tokens));
+      run_sparse(name, s, query_kernel<T>, grid, 3 * static_cast<std::int64_t>(chosen.K), arguments);
+      if (x.dim <= sparse_threads)
+        run_sparse(name, s, key_kernel<1, T>, grid, 0, arguments);
+      else
+        run_sparse(name, s, key_kernel<4, T>, grid, 0, arguments);
+    }
+  });
+  loss_kernel<<<1, sparse_threads, 0, s.handle()>>>(rows_of<const float>(op.scratch), static_cast<int>(tokens),
+                                                    chosen.K, op.scale.as<double>(), op.factor, op.loss.as<float>(),
+                                                    op.store == Store::add);
+  launched(name);
+}
+
+}  // namespace weft::cuda

@@ -65,6 +65,7 @@ struct ModelOptions {
   double moe_expert_capacity_factor = 0;
   DropChoices::Policy moe_token_drop_policy = DropChoices::Policy::probabilities;
   bool moe_pad_expert_input_to_capacity = false;
+  bool moe_router_force_load_balancing = false;
   std::int64_t moe_shared_expert_intermediate_size = 0;
   bool moe_shared_expert_gate = false;
   std::int64_t moe_latent_size = 0;

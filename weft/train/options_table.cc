@@ -242,6 +242,8 @@ void add_balance_flags(FlagTable& flags, ModelOptions& model) {
                "Which tokens an expert that is full keeps: those of the largest weight, or the first.");
   flags.add("--moe-pad-expert-input-to-capacity", model.moe_pad_expert_input_to_capacity,
             "Give every expert as many rows as its capacity.");
+  flags.add("--moe-router-force-load-balancing", model.moe_router_force_load_balancing,
+            "Route by fixed random numbers instead of the router's logits, to measure speed at even load.");
 }
 
 void add_batch_flags(FlagTable& flags, BatchOptions& batch) {

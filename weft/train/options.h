@@ -144,7 +144,7 @@ struct ExecutionOptions {
   bool ep_overlap_early_attn_memory_release = false;
   std::string inject_fault;
   std::int64_t block = 1;  // no flag: of PlanOptions, for verify's oracle
-  bool overlap_moe_expert_parallel_comm = false, delay_wgrad_compute = false;
+  bool overlap_moe_expert_parallel_comm = false, delay_wgrad_compute = false, overlap_optimizer = false;
   double distributed_timeout_minutes = 10;
   std::string emulate_network;  // "latency=100us,bandwidth=2GB/s"
   std::string trace, timeline;  // files of the last step

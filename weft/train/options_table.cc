@@ -379,6 +379,8 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
             "Compute weight gradients after what other ranks wait for.");
   flags.add("--ep-overlap-early-attn-memory-release", options.execution.ep_overlap_early_attn_memory_release,
             "In the weave, run attention's backward before the other micro-batch's experts: less memory, less hidden.");
+  flags.add("--overlap-optimizer", options.execution.overlap_optimizer,
+            "Update the weights of a unit beside the next step's forward pass, before that comes to the unit.");
   flags
       .add("--distributed-timeout-minutes", options.execution.distributed_timeout_minutes, "X",
            "Longest wait for another rank.")

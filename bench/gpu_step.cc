@@ -2,10 +2,11 @@
 // sequences of 4096 tokens. One JSON line a model: tokens/s, model TFLOP/s by the peer's formula, memory, and where the
 // time of a step goes by kind of node.
 //
-//   bench_gpu_step [MODEL...] [--steps N]      MODEL: gpt-moe, hybrid-moe, dense (default: all)
+//   bench_gpu_step [MODEL...] [--steps N] [--no-moe-router-force-load-balancing] [--overlap-optimizer]
+//                                              MODEL: gpt-moe, hybrid-moe, dense (default: all)
 //
-// Weights are random (not zeros: they cost power), routing is what the untrained router makes of random tokens; the
-// load of the busiest expert over the mean is printed beside the figures.
+// Weights are random (not zeros: they cost power). Routing is forced even, as with the peer's --balanced; or it is what
+// the untrained router makes of random tokens.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -130,15 +131,23 @@ std::vector<MicroBatch> random_batches() {
   return batches;
 }
 
-void run(const std::string& name, int steps) {
+struct BenchOptions {
+  int steps = 10;
+  bool even_routing = true, late_updates = false;
+};
+
+void run(const std::string& name, const BenchOptions& options) {
+  const int steps = options.steps;
   const std::unique_ptr<Device> device = make_cuda_device();
   const std::size_t before = device->free_bytes();
   SessionOptions o;
   o.config = model(name);
+  o.config.experts.balance.forced = options.even_routing;
   o.precision.compute = DType::bf16;
   o.batch = batch;
   o.length = length;
   o.ranks.parallel = true;
+  o.ranks.overlap_updates = options.late_updates;
   o.logits_slice_bytes = std::int64_t{1} << 30;
   Session session(*device, o);
   fill_parameters(session);
@@ -174,6 +183,8 @@ void run(const std::string& name, int steps) {
   const double tokens = static_cast<double>(batch * length) / seconds;
   const auto& executor = dynamic_cast<StreamExecutor&>(*session.executor());
   const Json result = {{"model", name},
+                       {"routing", options.even_routing ? "even" : "as initialised"},
+                       {"overlap_optimizer", options.late_updates},
                        {"tokens_s", std::round(tokens)},
                        {"step_ms", seconds * 1e3},
                        {"model_tflops", tokens * flop_per_token(o.config) * 1e-12},
@@ -192,15 +203,19 @@ void run(const std::string& name, int steps) {
 int main(int argc, char** argv) {
   try {
     std::vector<std::string> models;
-    int steps = 10;
+    weft::BenchOptions options;
     for (int i = 1; i < argc; ++i) {
       if (std::strcmp(argv[i], "--steps") == 0 && i + 1 < argc)
-        steps = std::atoi(argv[++i]);
+        options.steps = std::atoi(argv[++i]);
+      else if (std::strcmp(argv[i], "--no-moe-router-force-load-balancing") == 0)
+        options.even_routing = false;
+      else if (std::strcmp(argv[i], "--overlap-optimizer") == 0)
+        options.late_updates = true;
       else
         models.push_back(argv[i]);
     }
     if (models.empty()) models = {"gpt-moe", "hybrid-moe", "dense"};
-    for (const std::string& name : models) weft::run(name, steps);
+    for (const std::string& name : models) weft::run(name, options);
     return 0;
   } catch (const std::exception& error) {
     fmt::print(stderr, "bench_gpu_step: {}\n", error.what());

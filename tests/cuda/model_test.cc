@@ -96,8 +96,23 @@ INSTANTIATE_TEST_SUITE_P(Families, CudaGolden,
                                          "mamba2", "nemotron_h", "nemotron_h_moe", "qwen3_next"),
                          [](const auto& tested) { return tested.param; });
 
-// A small model of attention, experts and MLP, six steps of two micro-batches.
-std::vector<double> train(Device& device, DType dtype, bool lanes, bool graph, bool delay, std::string& digest) {
+std::vector<MicroBatch> two_batches() {
+  std::vector<MicroBatch> batches(2);
+  for (int m = 0; m < 2; ++m) {
+    MicroBatch& b = batches[static_cast<std::size_t>(m)];
+    b.batch = 2;
+    b.length = 96;
+    for (int i = 0; i < 192; ++i) {
+      b.tokens.push_back((i * i + 31 * m) % 200);
+      b.labels.push_back(((i + 1) * (i + 1) + 31 * m) % 200);
+    }
+  }
+  return batches;
+}
+
+// A small model of attention, experts and MLP, steps of two micro-batches.
+std::vector<double> train(Device& device, DType dtype, bool lanes, bool graph, bool delay, bool overlap,
+                          std::string& digest) {
   SessionOptions o;
   o.config.pattern = "*E*-";
   o.config.hidden = 128;
@@ -117,23 +132,18 @@ std::vector<double> train(Device& device, DType dtype, bool lanes, bool graph, b
   o.ranks.parallel = lanes;
   o.ranks.graph = graph;
   o.ranks.delay_weight_gradients = delay;
+  o.ranks.overlap_updates = overlap;
   Session session(device, o);
   session.initialise_parameters(3);
   std::vector<double> losses;
   for (int step = 0; step < 6; ++step) {
-    std::vector<MicroBatch> batches(2);
-    for (int m = 0; m < 2; ++m) {
-      batches[static_cast<std::size_t>(m)].batch = 2;
-      batches[static_cast<std::size_t>(m)].length = 96;
-      for (int i = 0; i < 192; ++i) {
-        batches[static_cast<std::size_t>(m)].tokens.push_back((i * i + 31 * m) % 200);
-        batches[static_cast<std::size_t>(m)].labels.push_back(((i + 1) * (i + 1) + 31 * m) % 200);
-      }
-    }
-    const StepResult result = session.step(batches, 1e-3, 0.1);
+    const StepResult result = session.step(two_batches(), 1e-3, 0.1);
     losses.push_back(result.loss);
     losses.push_back(result.gradient_norm);
   }
+  // What reads weights between steps gets them as they are after the last one.
+  losses.push_back(session.evaluate(two_batches().front()));
+  losses.push_back(session.step(two_batches(), 1e-3, 0.1).loss);
   if (lanes && graph) {
     EXPECT_EQ(dynamic_cast<StreamExecutor&>(*session.executor()).why_no_graph(), "");
   }
@@ -141,15 +151,22 @@ std::vector<double> train(Device& device, DType dtype, bool lanes, bool graph, b
   return losses;
 }
 
-TEST(CudaSession, SerialLanesGraphAndDelayGiveTheSameBits) {
+TEST(CudaSession, SerialLanesGraphDelayAndLateUpdatesGiveTheSameBits) {
   const std::unique_ptr<Device> device = make_cuda_device();
   for (DType dtype : {DType::f32, DType::bf16}) {
     std::string serial, other;
-    const std::vector<double> losses = train(*device, dtype, false, false, false, serial);
-    for (const auto& [lanes, graph, delay] :
-         {std::tuple{false, false, false}, {true, false, false}, {true, true, false}, {true, true, true}}) {
-      EXPECT_EQ(train(*device, dtype, lanes, graph, delay, other), losses);
-      EXPECT_EQ(other, serial) << "lanes " << lanes << " graph " << graph << " delay " << delay;
+    const std::vector<double> losses = train(*device, dtype, false, false, false, false, serial);
+    for (const auto& [lanes, graph, delay, overlap] : {std::tuple{false, false, false, false},
+                                                       {true, false, false, false},
+                                                       {true, true, false, false},
+                                                       {true, true, true, false},
+                                                       {false, false, false, true},
+                                                       {true, false, false, true},
+                                                       {true, true, false, true},
+                                                       {true, true, true, true}}) {
+      EXPECT_EQ(train(*device, dtype, lanes, graph, delay, overlap, other), losses);
+      EXPECT_EQ(other, serial) << "lanes " << lanes << " graph " << graph << " delay " << delay << " overlap "
+                               << overlap;
     }
     EXPECT_LT(losses[10], losses[0]);
   }
@@ -158,7 +175,7 @@ TEST(CudaSession, SerialLanesGraphAndDelayGiveTheSameBits) {
 TEST(CudaSession, RefusesDouble) {
   const std::unique_ptr<Device> device = make_cuda_device();
   std::string digest;
-  EXPECT_THROW(train(*device, DType::f64, false, false, false, digest), UserError);
+  EXPECT_THROW(train(*device, DType::f64, false, false, false, false, digest), UserError);
 }
 
 }  // namespace

@@ -109,9 +109,10 @@ inline std::optional<std::size_t> last_adder(const Plan& plan, BufferId buffer) 
 }
 
 // The kinds, by what they break.
-std::vector<DamageKind> of_nodes();   // which there are, what they read, write and add to
-std::vector<DamageKind> of_ranks();   // what ranks do together
-std::vector<DamageKind> of_step();    // updates, step values, the final norm
-std::vector<DamageKind> of_memory();  // where buffers lie, and who waits for whom
+std::vector<DamageKind> of_nodes();    // which there are, what they read, write and add to
+std::vector<DamageKind> of_ranks();    // what ranks do together
+std::vector<DamageKind> of_step();     // updates, step values, the final norm
+std::vector<DamageKind> of_carried();  // what a step leaves to the next
+std::vector<DamageKind> of_memory();   // where buffers lie, and who waits for whom
 
 }  // namespace weft::damage

@@ -69,6 +69,14 @@ bool step_value_changed_early(const GoodPlan& good, Dice&, Damage& d) {
   const std::size_t head = find_nodes(good.plan, [&](const Node& n) {
                              return n.phase == Phase::forward && good.plan.pieces[n.piece.index()].layer == "head";
                            }).back();
+  // The clip factor goes where the host's numbers are, before all of them are read.
+  BufferId given;
+  for (const BufferUse& use : good.plan.uses_of(good.plan.nodes[head]))
+    if (good.plan.value_of(use.buffer).name == "step_values") given = use.buffer;
+  std::vector<BufferUse> uses = uses_of(good.plan, clip);
+  for (BufferUse& use : uses)
+    if (use.buffer == given) use.access = Access::write;
+  set_uses(d.plan, clip, uses);
   move_before(d.plan, clip, head);
   d.names = {name(good.plan, clip), name(good.plan, head)};
   d.says = {"is read after the step has changed it"};

@@ -57,9 +57,11 @@ RandomCase random_case(std::uint64_t seed, bool any_kind) {
   c.balance = dice.below(6);
   c.options.early_attention_backward = dice.below(4) == 0;
   if (c.ranks() == 1 && !c.options.weave) c.options.block = dice.between(1, 3);
-  if (any_kind)
+  if (any_kind) {
     c.options.kind = dice.of({PlanOptions::Kind::train, PlanOptions::Kind::train, PlanOptions::Kind::train,
                               PlanOptions::Kind::gradients, PlanOptions::Kind::evaluate});
+    c.options.overlap_updates = dice.below(3) == 0;
+  }
   return c;
 }
 
@@ -70,11 +72,12 @@ Grid RandomCase::grid() const {
 
 std::string RandomCase::text() const {
   return fmt::format(
-      "pattern {} ep {} edp {} micro-batches {}{}{} {} experts {} k {}{}{}{} balance {} block {}{} kind {}", pattern,
+      "pattern {} ep {} edp {} micro-batches {}{}{} {} experts {} k {}{}{}{} balance {} block {}{}{} kind {}", pattern,
       expert_ranks, expert_shards, options.micro_batches, options.weave ? " woven" : "",
       options.delay_weight_gradients ? " delayed" : "", name_of(dtype), experts, k, shared ? " shared" : "",
       tied ? " tied" : "", bias ? " bias" : "", balance, options.block,
-      options.early_attention_backward ? " early" : "", static_cast<int>(options.kind));
+      options.early_attention_backward ? " early" : "", options.overlap_updates ? " late updates" : "",
+      static_cast<int>(options.kind));
 }
 
 namespace {

@@ -1,4 +1,4 @@
-// Reordering never changes a number: plain = woven = delayed = parallel = serial, on thread ranks and under MPI, in every
+// Reordering never changes a number: plain = woven = delayed = with late updates = parallel = serial, on thread ranks and under MPI, in every
 // loss and every weight after five steps.
 #include <cstdio>
 #include <cstdlib>
@@ -25,13 +25,17 @@ class Bitwise : public testing::TestWithParam<int> {};
 TEST_P(Bitwise, every_order_and_executor_gives_the_bits_of_the_plain_serial_one) {
   for (const NamedCase& c : bitwise_cases(GetParam())) {
     const std::set<std::string> plain = plain_lines(c);
-    for (const auto& [weave, delay, parallel] :
-         {std::tuple{false, false, true}, {true, false, false}, {true, true, true}}) {
+    for (const auto& [weave, delay, overlap, parallel] : {std::tuple{false, false, false, true},
+                                                          {true, false, true, false},
+                                                          {true, true, false, true},
+                                                          {false, true, true, true}}) {
       NamedCase other = c;
       other.run.weave = weave;
       other.run.delay = delay;
+      other.run.overlap_updates = overlap;
       other.run.parallel = parallel;
-      EXPECT_EQ(plain_lines(other), plain) << "weave " << weave << " delay " << delay << " parallel " << parallel;
+      EXPECT_EQ(plain_lines(other), plain)
+          << "weave " << weave << " delay " << delay << " overlap " << overlap << " parallel " << parallel;
     }
   }
 }

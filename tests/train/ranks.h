@@ -21,7 +21,7 @@ struct RankCase {
   DType dtype = DType::f64;
   int ranks = 1, expert_ranks = 1, micro_batches = 2, steps = 3;
   std::int64_t batch = 1, length = 6;
-  bool weave = false, delay = false, parallel = false, early = false;
+  bool weave = false, delay = false, parallel = false, early = false, overlap_updates = false;
   InjectedFault fault;
   double timeout = 600;  // of waits, in seconds
   int block = 1;         // of the oracle: the number of data shards of the layout it is compared with
@@ -59,6 +59,7 @@ inline RankRun run_rank(const RankCase& c, World* world) {
   o.ranks.delay_weight_gradients = c.delay;
   o.ranks.early_attention_backward = c.early;
   o.ranks.parallel = c.parallel;
+  o.ranks.overlap_updates = c.overlap_updates;
   Session session(device, o);
   session.initialise_parameters(5);
   const std::int64_t rank = o.ranks.rank(), ranks = o.ranks.ranks();

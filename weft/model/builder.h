@@ -40,6 +40,7 @@ class ModuleBuilder {
   // Everything made from here on stands in this place.
   void enter(int depth, int physical, std::string layer);
   void next_unit() { ++module_.units; }
+  const std::string& layer() const { return place_.layer; }
 
   ValueId activation(std::string name, DType dtype, const Shape& shape);
   ValueId scratch(std::string name, DType dtype, const Shape& shape);

@@ -72,6 +72,7 @@ struct BalanceSpec {
   double capacity_factor = 0;   // an expert takes at most ceil(T k / E * factor) tokens of a micro-batch; 0: all
   DropChoices::Policy drop_policy = DropChoices::Policy::probabilities;
   bool pad_to_capacity = false;
+  bool forced = false;  // routers compute and learn as ever, but fixed random numbers take the place of their logits
   bool any_loss() const { return aux_loss > 0 || sequence_aux_loss > 0 || global_aux_loss > 0 || z_loss > 0; }
 };
 

@@ -140,6 +140,7 @@ struct Module {
   int units = 0;
   // What the loop feeds and reads; logits only where asked for.
   ValueId tokens, labels, loss, step_values, logits;
+  ValueId update_values;  // f64 [StepValues::count]: step_values with what the device computes; made with the updates
   // MTP: the factor of each depth's summed loss, an input f64 [depths]; each depth's loss times that factor.
   ValueId mtp_scales;
   std::vector<ValueId> mtp_losses;

@@ -80,7 +80,10 @@ void add_updates(Module& m, const Precision& precision, const AdamOptions& optio
   }
   const bool experts = layout.expert_ranks > 1;  // some gradients are only here
   const ValueId squares = add_value(m, {"squares", ValueKind::step, DType::f64, {experts ? 2 : 1}});
-  const ValueId step = m.step_values, loss = m.loss;
+  // Updates have numbers of their own: those that the host gives may be the next step's when an update runs.
+  m.update_values = add_value(m, {"update_values", ValueKind::step, DType::f64, {StepValues::count}});
+  m.values[m.update_values.index()].read_by_host = true;
+  const ValueId given = m.step_values, step = m.update_values, loss = m.loss;
   std::map<int, std::vector<std::size_t>> tensors_of_unit;
   const std::vector<int> units = units_of_tensors(m);
   for (std::size_t i = 0; i < units.size(); ++i)
@@ -124,8 +127,9 @@ void add_updates(Module& m, const Precision& precision, const AdamOptions& optio
   }
 
   Piece& clip = add_piece(m, 0, "step", "clip");
-  clip.update.uses = {{squares}, {loss}, {step, Access::write}};
+  clip.update.uses = {{squares}, {loss}, {given}, {step, Access::write}};
   clip.update.run = [=, limit = options.clip](const Run& r) {
+    r.ops().cast(r.stream(), {r[given], r[step]});
     r.ops().clip_factor(r.stream(), {r[squares], r[loss], r[step], limit});
   };
 

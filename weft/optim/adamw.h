@@ -25,7 +25,8 @@ void add_loss_reduction(Module& module, const GradientLayout& layout, bool train
 // Adds states m, v (and a master copy, where the model's dtype is too coarse) for every parameter tensor, and the
 // pieces: reductions of loss and gradients (dense over dp, experts over edp, one node a unit, the last unit first,
 // since its gradients are ready first), norm (sum of squares; the experts' part summed over ep, so that each element
-// counts once), clip (norm, clip factor, finite flag), one update a unit.
+// counts once), clip (the step's numbers with norm, clip factor and finite flag: Module::update_values), one update a
+// unit, which reads these and its gradients.
 void add_updates(Module& module, const Precision& precision, const AdamOptions& options,
                  const GradientLayout& layout = {});
 

@@ -5,6 +5,7 @@
 #include "weft/plan/orders/order.h"
 #include "weft/plan/passes/delay_weight_gradients.h"
 #include "weft/plan/passes/expand.h"
+#include "weft/plan/passes/overlap_updates.h"
 #include "weft/plan/passes/weave.h"
 
 namespace weft {
@@ -20,6 +21,10 @@ Plan build_plan(const Module& module, const PlanOptions& options) {
   if (options.kind != PlanOptions::Kind::evaluate && options.weave) {
     plan = weave(plan, options.early_attention_backward);
     require_valid(plan, "weave");
+  }
+  if (options.kind == PlanOptions::Kind::train && options.overlap_updates) {
+    plan = overlap_updates(plan);
+    require_valid(plan, "overlap_updates");
   }
   return plan;
 }

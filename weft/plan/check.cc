@@ -14,6 +14,7 @@ std::vector<PlanFault> check_plan(const Plan& plan, const std::string& whose) {
   check_nodes(plan, faults);
   check_collectives(plan, faults);
   check_buffers(plan, faults);
+  check_carried(plan, faults);
   return faults.take();
 }
 

@@ -39,7 +39,10 @@ class Walk {
   }
 
   void run() {
-    for (std::size_t i = 0; i < plan_.nodes.size() && !faults_.full(); ++i) visit(node_id(i));
+    // What the step leaves to the next one comes at its end; where it really runs, check_carried looks.
+    for (const bool carried : {false, true})
+      for (std::size_t i = 0; i < plan_.nodes.size() && !faults_.full(); ++i)
+        if (plan_.nodes[i].carried == carried) visit(node_id(i));
     for (std::size_t i = 0; i < plan_.buffers.size() && !faults_.full(); ++i) finish(buffer_id(i));
     check_updates();
   }

@@ -42,8 +42,9 @@ std::uint64_t digest_of(const Plan& plan) {
   for (const Buffer& b : plan.buffers)
     for (std::int32_t word : {b.value.value, b.micro_batch, b.contributions}) d.add(word);
   for (const Node& node : plan.nodes) {
-    for (std::int32_t word : {static_cast<std::int32_t>(node.phase), static_cast<std::int32_t>(node.lane),
-                              node.piece.value, node.micro_batch, node.uses, node.collectives})
+    for (std::int32_t word :
+         {static_cast<std::int32_t>(node.phase), static_cast<std::int32_t>(node.lane), node.piece.value,
+          node.micro_batch, node.uses, node.collectives, static_cast<std::int32_t>(node.carried)})
       d.add(word);
     for (const BufferUse& use : plan.uses_of(node))
       for (std::int32_t word : {use.buffer.value, static_cast<std::int32_t>(use.access), use.contribution}) d.add(word);

@@ -48,6 +48,7 @@ void check_indices(const Plan& plan, FaultList& faults);
 void check_nodes(const Plan& plan, FaultList& faults);        // each there once; the final norm before the head
 void check_collectives(const Plan& plan, FaultList& faults);  // what nodes send and receive
 void check_buffers(const Plan& plan, FaultList& faults);      // reads, writes, contributions, reductions
+void check_carried(const Plan& plan, FaultList& faults);      // what a step leaves to the next
 
 // Whether the node sums the buffer over ranks, in place.
 bool reduces(const Plan& plan, const Node& node, BufferId buffer);

@@ -72,6 +72,9 @@ struct Node {
   std::int32_t first_use = 0, uses = 0;                // in Plan::uses, in the order of the piece's own uses
   std::int32_t first_collective = 0, collectives = 0;  // in Plan::collectives; none: arithmetic
   double flops = 0, bytes = 0;                         // filled by price()
+  // Left over by the step before: what it reads is that step's. The nodes of a plan's first step without these, then
+  // all of them in every step, then these alone (a flush) are a whole run.
+  bool carried = false;
 };
 
 struct Plan {

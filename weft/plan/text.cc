@@ -32,7 +32,8 @@ std::string to_text(const Plan& plan, const MemoryPlan& memory) {
     text += fmt::format("value {} {} {} {}\n", v.name, name_of(v.storage), name_of(v.dtype), to_text(v.shape));
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
     const Node& node = plan.nodes[i];
-    text += fmt::format("node {} {} {}\n", i, name_of(node.lane), plan.name_of(node));
+    text += fmt::format("node {} {} {}{}\n", i, name_of(node.lane), plan.name_of(node),
+                        node.carried ? " of the step before" : "");
     for (const BufferUse& use : plan.uses_of(node)) {
       text += fmt::format("  {} {}", word(use.access), plan.name_of(use.buffer));
       if (use.access == Access::add)
@@ -106,6 +107,7 @@ Json to_json(const Plan& plan, const MemoryPlan& memory) {
                              {"piece", plan.pieces[node.piece.index()].name},
                              {"unit", plan.pieces[node.piece.index()].unit},
                              {"micro_batch", node.micro_batch},
+                             {"carried", node.carried},
                              {"flops", node.flops},
                              {"bytes", node.bytes},
                              {"uses", uses},

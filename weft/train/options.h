@@ -65,6 +65,7 @@ struct ModelOptions {
   double moe_expert_capacity_factor = 0;
   DropChoices::Policy moe_token_drop_policy = DropChoices::Policy::probabilities;
   bool moe_pad_expert_input_to_capacity = false;
+  bool moe_router_force_load_balancing = false;
   std::int64_t moe_shared_expert_intermediate_size = 0;
   bool moe_shared_expert_gate = false;
   std::int64_t moe_latent_size = 0;
@@ -143,7 +144,7 @@ struct ExecutionOptions {
   bool ep_overlap_early_attn_memory_release = false;
   std::string inject_fault;
   std::int64_t block = 1;  // no flag: of PlanOptions, for verify's oracle
-  bool overlap_moe_expert_parallel_comm = false, delay_wgrad_compute = false;
+  bool overlap_moe_expert_parallel_comm = false, delay_wgrad_compute = false, overlap_optimizer = false;
   double distributed_timeout_minutes = 10;
   std::string emulate_network;  // "latency=100us,bandwidth=2GB/s"
   std::string trace, timeline;  // files of the last step

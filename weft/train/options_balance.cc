@@ -50,6 +50,7 @@ BalanceSpec balance_spec(const ModelOptions& model) {
   balance.capacity_factor = std::max(0.0, model.moe_expert_capacity_factor);  // Megatron: below 0 means none
   balance.drop_policy = model.moe_token_drop_policy;
   balance.pad_to_capacity = model.moe_pad_expert_input_to_capacity;
+  balance.forced = model.moe_router_force_load_balancing;
   return balance;
 }
 

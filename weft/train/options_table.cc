@@ -242,6 +242,8 @@ void add_balance_flags(FlagTable& flags, ModelOptions& model) {
                "Which tokens an expert that is full keeps: those of the largest weight, or the first.");
   flags.add("--moe-pad-expert-input-to-capacity", model.moe_pad_expert_input_to_capacity,
             "Give every expert as many rows as its capacity.");
+  flags.add("--moe-router-force-load-balancing", model.moe_router_force_load_balancing,
+            "Route by fixed random numbers instead of the router's logits, to measure speed at even load.");
 }
 
 void add_batch_flags(FlagTable& flags, BatchOptions& batch) {
@@ -377,6 +379,8 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
             "Compute weight gradients after what other ranks wait for.");
   flags.add("--ep-overlap-early-attn-memory-release", options.execution.ep_overlap_early_attn_memory_release,
             "In the weave, run attention's backward before the other micro-batch's experts: less memory, less hidden.");
+  flags.add("--overlap-optimizer", options.execution.overlap_optimizer,
+            "Update the weights of a unit beside the next step's forward pass, before that comes to the unit.");
   flags
       .add("--distributed-timeout-minutes", options.execution.distributed_timeout_minutes, "X",
            "Longest wait for another rank.")

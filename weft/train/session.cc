@@ -50,6 +50,7 @@ PlanOptions plan_options(const SessionOptions& options) {
   plan.weave = options.ranks.weave;
   plan.delay_weight_gradients = options.ranks.delay_weight_gradients;
   plan.early_attention_backward = options.ranks.early_attention_backward;
+  plan.overlap_updates = options.ranks.overlap_updates && options.updates;
   plan.block = options.block;
   return plan;
 }
@@ -81,6 +82,7 @@ Session::Session(Device& device, const SessionOptions& options)
     groups_ = std::make_unique<RankGroups>(*ranks.world, std::move(members));
   }
   train_ = prepare(module_, plan_options(options));
+  forget_updates();
   if (options.fault.rank == ranks.rank()) train_->inject(options.fault, ranks.world);
   if (ranks.parallel) {
     if (device.asynchronous())
@@ -136,7 +138,23 @@ void Session::run_training_plan() {
   }
 }
 
+// Numbers that say "not finite": the next step's carried updates do nothing.
+void Session::forget_updates() {
+  updates_left_ = false;
+  if (!plan_options(options_).overlap_updates) return;
+  train_->write_doubles(*stream_, module_.update_values, std::vector<double>(StepValues::count));
+}
+
+void Session::flush_updates() {
+  if (!updates_left_) return;
+  const std::vector<Node>& nodes = train_->plan().nodes;
+  for (std::size_t i = 0; i < nodes.size(); ++i)
+    if (nodes[i].carried) train_->run_node(NodeId(static_cast<std::int64_t>(i)), *stream_, true);
+  forget_updates();
+}
+
 void Session::set_parameters(const ParameterSource& source) {
+  forget_updates();
   for (std::size_t i = 0; i < module_.parameters.size(); ++i) {
     const ParameterTensor& tensor = module_.parameters[i];
     std::vector<double> values(static_cast<std::size_t>(tensor.shape.elements()));
@@ -151,6 +169,7 @@ void Session::initialise_parameters(std::uint64_t seed) {
 }
 
 void Session::each_parameter(const ParameterSink& sink) {
+  flush_updates();
   for (std::size_t i = 0; i < module_.parameters.size(); ++i) {
     const std::vector<double> values = storage_->read_parameter(*stream_, TensorId(static_cast<std::int64_t>(i)));
     for (const ParameterPart& part : module_.parameters[i].parts)
@@ -254,7 +273,8 @@ StepResult Session::step(std::span<const MicroBatch> batches, double learning_ra
   }
   if (module_.indexer_loss.valid()) result.indexer_loss = train_->read(*stream_, module_.indexer_loss)[0];
   if (!options_.updates) return result;
-  const std::vector<double> values = train_->read(*stream_, module_.step_values);
+  updates_left_ = options_.ranks.overlap_updates;
+  const std::vector<double> values = train_->read(*stream_, module_.update_values);
   result.gradient_norm = values[StepValues::gradient_norm];
   result.finite = values[StepValues::finite] != 0;
   if (result.finite) ++steps_;
@@ -289,6 +309,7 @@ Session::Evaluation& Session::evaluation(std::int64_t batch, std::int64_t length
 }
 
 StepResult Session::evaluate_on(Evaluation& evaluation, const MicroBatch& batch) {
+  flush_updates();
   feed(*evaluation.plan, evaluation.module, 0, 1, batch);
   const double scale = loss_scale_of(std::span(&batch, 1)) / static_cast<double>(options_.ranks.ranks());
   evaluation.plan->write_doubles(*stream_, evaluation.module.step_values, step_values(0, 0, scale));
@@ -329,6 +350,7 @@ std::vector<double> Session::logits(std::span<const std::int32_t> tokens) {
 }
 
 std::int64_t Session::measure_library_bytes() {
+  flush_updates();  // gradients are overwritten here
   storage_->touch_memory();
   train_->touch_memory();
   const auto used = [this] {

@@ -25,6 +25,7 @@ struct RankOptions {
   World* world = nullptr;  // null: one rank
   std::int64_t expert_ranks = 1;
   bool weave = false, delay_weight_gradients = false, early_attention_backward = false;
+  bool overlap_updates = false;
   bool parallel = false;  // lanes as threads, or as streams where a device queues its work
   bool graph = true;      // such a device replays steps as one graph where it can
 
@@ -79,6 +80,9 @@ class Session {
   // One step over this rank's micro_batches batches. decay is the weight decay's coefficient. With several ranks every
   // call below is made by all of them, and results are those of all.
   StepResult step(std::span<const MicroBatch> batches, double learning_rate, double decay);
+  // Where steps leave their updates to the next one: runs those of the last step. All that reads or sets weights here
+  // does it first; after a step it is for who reads them through storage(), and for the end of a run.
+  void flush_updates();
   // Without updates: gradients of the mean loss.
   StepResult gradients(std::span<const MicroBatch> batches);
   // Mean loss of one batch of the training shape; nothing is kept.
@@ -113,6 +117,7 @@ class Session {
   std::unique_ptr<PreparedPlan> prepare(const Module& module, const PlanOptions& options);
   void check_all_ranks(const PreparedPlan& plan);
   void run_training_plan();
+  void forget_updates();
   Evaluation& evaluation(std::int64_t batch, std::int64_t length, bool keep_logits);
   void feed(const PreparedPlan& plan, const Module& module, int micro_batch, int micro_batches,
             const MicroBatch& batch);
@@ -131,6 +136,7 @@ class Session {
   std::unique_ptr<Executor> executor_;
   std::vector<std::pair<std::array<std::int64_t, 3>, std::unique_ptr<Evaluation>>> evaluations_;
   std::int64_t steps_ = 0;
+  bool updates_left_ = false;  // by the last step, to the next
 };
 
 }  // namespace weft

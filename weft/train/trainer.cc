@@ -142,6 +142,7 @@ int Loop::run() {
     log(iteration, result, rate, seconds);
     if ((interval > 0 && iteration % interval == 0) || iteration == iterations) validate(iteration);
   }
+  session_->flush_updates();
   say(fmt::format("trained {} iterations in {}", iterations, human_seconds(seconds_since(begin_))));
   finish();
   return 0;
@@ -318,6 +319,7 @@ SessionOptions session_options(const TrainOptions& o, const ModelConfig& config,
   s.ranks.weave = o.execution.overlap_moe_expert_parallel_comm;
   s.ranks.early_attention_backward = o.execution.ep_overlap_early_attn_memory_release;
   s.ranks.delay_weight_gradients = o.execution.delay_wgrad_compute;
+  s.ranks.overlap_updates = o.execution.overlap_optimizer;
   s.ranks.parallel = o.execution.executor == ExecutorKind::parallel;
   s.ranks.graph = o.execution.cuda_graph == GraphKind::full;
   s.config = config;

@@ -1,4 +1,5 @@
 // route: norm, router, a row for every (token, choice), sorted by expert.
+#include "weft/base/random.h"
 #include "weft/device/operations.h"
 #include "weft/model/layers/experts_balance.h"
 
@@ -10,6 +11,16 @@ std::int64_t align(std::int64_t rows, std::int64_t alignment) { return (rows + a
 // Every expert's rows may be padded to the alignment.
 std::int64_t row_bound(std::int64_t slots, std::int64_t experts, std::int64_t alignment) {
   return slots + (alignment > 1 ? experts * (alignment - 1) : 0);
+}
+
+// Logits [T, E] that spread tokens evenly over experts: standard normal numbers, a function of the layer and the token's
+// place in its micro-batch. The same in every micro-batch and step, so on every layout and device too.
+ValueId forced_logits(ModuleBuilder& b, const std::string& layer, std::int64_t experts) {
+  const std::string name = layer + ".forced_logits";
+  const std::int64_t count = b.tokens() * experts;
+  return b.constant(name, {b.tokens(), experts}, [count, key = random_key(0, name)](double* out) {
+    for (std::int64_t i = 0; i < count; ++i) out[i] = random_normal(key, static_cast<std::uint64_t>(i));
+  });
 }
 
 }  // namespace
@@ -49,14 +60,17 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
     dlowered = b.activation("d(lowered)", compute, {T, W});
   }
 
-  const bool keeps_logits = spec.balance.z_loss > 0;
+  // Forced logits take the place of the router's own; their gradient goes to the router, which is still computed.
+  const ValueId forced = spec.balance.forced ? forced_logits(b, b.layer(), E) : ValueId{};
+  const bool keeps_logits = spec.balance.z_loss > 0 && !forced.valid();
   const ValueId logits = keeps_logits ? b.activation("logits", acc, {T, E}) : b.scratch("logits", acc, {T, E});
   v.xn = b.activation("xn", compute, {T, H});
   const ValueId inverse = b.activation("inverse", acc, {T});
   const ValueId scores = b.activation("scores", acc, {T, E});
   const ValueId weights = b.activation("weights", acc, {T, k});
   const ValueId indices = b.activation("indices", DType::i32, {T, k});
-  const RouterBalance balance(b, spec, scores, logits, indices, weights, choice_bias);
+  const ValueId used_logits = forced.valid() ? forced : logits;
+  const RouterBalance balance(b, spec, scores, used_logits, indices, weights, choice_bias);
   const ValueId kept = balance.kept();
   const std::int64_t capacity = balance.rows_an_expert();
   v.R = capacity > 0 ? E * align(capacity, alignment) : row_bound(T * k, E, alignment);
@@ -85,6 +99,7 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
     p.forward.uses.push_back({out, Access::write});
   if (latent) p.forward.uses.insert(p.forward.uses.end(), {{down.value}, {lowered, Access::write}});
   if (biased) p.forward.uses.push_back({bias.value});
+  if (forced.valid()) p.forward.uses.push_back({forced});
   if (choice_bias.valid()) p.forward.uses.push_back({choice_bias});
   p.evaluate.uses = p.forward.uses;
   balance.add_forward(p.forward);
@@ -95,7 +110,7 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
     if (biased) product.bias = r[bias.value];
     r.ops().matmul(r.stream(), product);
     const Tensor correction = choice_bias.valid() ? r[choice_bias] : Tensor{};
-    r.ops().router(r.stream(), {router, r[logits], correction, r[scores], r[weights], r[indices]});
+    r.ops().router(r.stream(), {router, r[used_logits], correction, r[scores], r[weights], r[indices]});
     balance.drop(r);
     if (trains) balance.count(r);
     r.ops().route_rows(r.stream(), {r[kept], r[v.counts], r[v.offsets], r[v.row_of_slot], r[v.slot_of_row], r[v.in_use],

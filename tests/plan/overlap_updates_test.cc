@@ -1,0 +1,72 @@
+#include "weft/plan/passes/overlap_updates.h"
+
+#include <algorithm>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "tests/plan/plans.h"
+#include "weft/plan/edges.h"
+#include "weft/plan/memory.h"
+#include "weft/plan/text.h"
+
+namespace weft {
+namespace {
+
+Plan late_plan(const char* pattern, int micro_batches) {
+  PlanOptions options;
+  options.micro_batches = micro_batches;
+  options.overlap_updates = true;
+  return build_plan(small_module(pattern), options);
+}
+
+TEST(OverlapUpdates, moves_the_updates_alone) {
+  const Plan plain = small_plan("[*E]-", 2), late = late_plan("[*E]-", 2);
+  ASSERT_EQ(late.nodes.size(), plain.nodes.size());
+  std::vector<std::string> rest, rest_late, updates;
+  for (const Node& node : plain.nodes)
+    if (plain.pieces[node.piece.index()].piece != "adamw") rest.push_back(plain.name_of(node));
+  bool in_front = true;
+  for (const Node& node : late.nodes) {
+    in_front = in_front && node.carried;
+    EXPECT_EQ(node.carried, in_front);
+    EXPECT_EQ(node.lane == Lane::update, node.carried);
+    (node.carried ? updates : rest_late).push_back(late.name_of(node));
+  }
+  EXPECT_EQ(rest_late, rest);
+  // Embedding, [*E], -, final norm and head: in the order of the forward pass.
+  EXPECT_EQ(updates, (std::vector<std::string>{"update unit.1.adamw", "update unit.2.adamw", "update unit.3.adamw",
+                                               "update unit.4.adamw"}));
+  EXPECT_NE(to_text(late, plan_memory(late)).find("node 0 update update unit.1.adamw of the step before\n"),
+            std::string::npos);
+}
+
+// The forward pass of a unit waits for the update of that unit, not for those behind it; a gradient's first contribution
+// and the next clip factor wait for the updates that read what is there.
+TEST(OverlapUpdates, a_unit_waits_for_its_own_update) {
+  const Plan plan = late_plan("--", 1);
+  const Edges edges = derive_edges(plan);
+  const auto before = [&](const std::string& name) {
+    std::set<std::string> names;
+    for (std::size_t i = 0; i < plan.nodes.size(); ++i)
+      if (plan.name_of(plan.nodes[i]) == name)
+        for (NodeId id : edges.before(NodeId(static_cast<std::int64_t>(i))))
+          names.insert(plan.name_of(plan.nodes[id.index()]));
+    EXPECT_FALSE(names.empty()) << name;
+    return names;
+  };
+  EXPECT_EQ(before("forward embedding.lookup@0"), (std::set<std::string>{"update unit.1.adamw"}));
+  EXPECT_EQ(before("forward main.0-.mix@0"),
+            (std::set<std::string>{"update unit.2.adamw", "forward embedding.lookup@0"}));
+  EXPECT_TRUE(before("weight_gradient main.1-.mix@0").contains("update unit.3.adamw"));
+  for (const char* unit : {"1", "2", "3", "4"})
+    EXPECT_TRUE(before("update step.clip").contains(std::string("update unit.") + unit + ".adamw"));
+}
+
+TEST(OverlapUpdates, takes_no_memory) {
+  const Plan plain = small_plan("[*E]-", 2), late = late_plan("[*E]-", 2);
+  EXPECT_EQ(plan_memory(late).total(), plan_memory(plain).total());
+}
+
+}  // namespace
+}  // namespace weft

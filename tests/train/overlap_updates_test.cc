@@ -1,0 +1,111 @@
+// Updates that a step leaves to the next: whoever looks at weights in between sees them done. (Orders: bitwise_test.cc.)
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "tests/train/ranks.h"
+
+namespace weft {
+namespace {
+
+RankCase small_case() {
+  RankCase c;
+  c.config.pattern = "[*E]-E";
+  c.config.hidden = 16;
+  c.config.vocabulary = 23;
+  c.config.attention = {.heads = 4, .kv_heads = 2, .head_dim = 4};
+  c.config.mlp.ffn = 24;
+  c.config.experts.experts = 4;
+  c.config.experts.ffn = 12;
+  c.config.experts.router.k = 2;
+  c.config.init_std = 0.2;
+  c.config.tied_embeddings = true;
+  return c;
+}
+
+SessionOptions options_of(const RankCase& c, bool overlap, bool parallel) {
+  SessionOptions o;
+  o.config = c.config;
+  o.precision.compute = DType::bf16;
+  o.batch = c.batch;
+  o.length = c.length;
+  o.ranks.overlap_updates = overlap;
+  o.ranks.parallel = parallel;
+  return o;
+}
+
+std::vector<double> weights_of(Session& session) {
+  std::vector<double> all;
+  session.each_parameter([&](const ParameterPart&, std::span<const double> values) {
+    all.insert(all.end(), values.begin(), values.end());
+  });
+  return all;
+}
+
+TEST(LateUpdates, are_done_before_anything_reads_or_sets_weights) {
+  const RankCase c = small_case();
+  CpuDevice device;
+  // Everything that a session says, with a look at it behind some of the steps.
+  const auto run = [&](bool overlap, bool parallel) {
+    std::vector<double> said;
+    Session session(device, options_of(c, overlap, parallel));
+    session.initialise_parameters(5);
+    const auto step = [&](int number) {
+      const std::vector<MicroBatch> batches{batch_of(c, number, 0)};
+      const StepResult r = session.step(batches, 1e-2, 0.1);
+      said.push_back(r.loss);
+      said.push_back(r.gradient_norm);
+    };
+    const auto say = [&](const std::vector<double>& values) { said.insert(said.end(), values.begin(), values.end()); };
+    step(0);
+    step(1);
+    said.push_back(session.evaluate(batch_of(c, 7, 0)));
+    step(2);
+    say(weights_of(session));
+    step(3);
+    step(4);
+    const std::vector<std::int32_t> prompt{1, 2, 3};
+    say(session.logits(prompt));
+    say(weights_of(session));
+    step(5);
+    session.flush_updates();
+    session.flush_updates();  // there is nothing left to do
+    step(6);
+    // What the last step has left is forgotten with the weights that it was for.
+    session.initialise_parameters(6);
+    say(weights_of(session));
+    step(7);
+    step(8);
+    say(weights_of(session));
+    EXPECT_EQ(session.steps_taken(), 2);
+    return said;
+  };
+  const std::vector<double> plain = run(false, false);
+  EXPECT_EQ(run(true, false), plain);
+  EXPECT_EQ(run(true, true), plain);
+}
+
+TEST(LateUpdates, of_a_step_that_is_not_finite_do_nothing) {
+  const RankCase c = small_case();
+  CpuDevice device;
+  Session session(device, options_of(c, true, true));
+  const auto start = [&](double scale) {
+    session.set_parameters([&](const ParameterPart& part, double* values) {
+      initialise(part, 5, values);
+      for (std::int64_t i = 0; i < part.shape.elements(); ++i) values[i] *= scale;
+    });
+  };
+  start(std::numeric_limits<double>::quiet_NaN());
+  const std::vector<MicroBatch> batches{batch_of(c, 0, 0)};
+  EXPECT_FALSE(session.step(batches, 1e-2, 0.1).finite);
+  EXPECT_EQ(session.steps_taken(), 0);
+  start(1);
+  const std::vector<double> before = weights_of(session);
+  EXPECT_TRUE(session.step(batches, 0, 0).finite);  // without a learning rate nothing moves
+  EXPECT_EQ(weights_of(session), before);
+  EXPECT_TRUE(session.step(batches, 1e-2, 0.1).finite);
+  EXPECT_NE(weights_of(session), before);
+}
+
+}  // namespace
+}  // namespace weft

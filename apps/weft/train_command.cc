@@ -7,6 +7,7 @@
 #include "apps/weft/ranks.h"
 #include "weft/base/error.h"
 #include "weft/base/text.h"
+#include "weft/checkpoint/new_folder.h"
 #include "weft/train/options.h"
 #include "weft/train/trainer.h"
 
@@ -29,6 +30,7 @@ int run_train_command(std::span<const std::string> words) {
   require_folder_of("--metrics", options.logging.metrics);
   require_folder_of("--trace", options.execution.trace);
   require_folder_of("--timeline", options.execution.timeline);
+  if (!options.checkpoint.save_hf.empty()) require_new_folder("--save-hf", options.checkpoint.save_hf);
   if (launch.rank == 0)
     for (const std::string& note : flags.notes()) fmt::print(stderr, "note: {}\n", note);
   return run_ranks(options, launch, [&](World* world) {

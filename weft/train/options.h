@@ -133,6 +133,10 @@ struct LoggingOptions {
   double sample_temperature = 0.8;
 };
 
+struct CheckpointOptions {
+  std::string save_hf;  // a folder to make at the end
+};
+
 enum class ExecutorKind : std::uint8_t { serial, parallel };
 enum class GraphKind : std::uint8_t { none, full };
 
@@ -159,6 +163,7 @@ struct TrainOptions {
   OptimizerOptions optimizer;
   DType dtype = DType::f32;
   LoggingOptions logging;
+  CheckpointOptions checkpoint;
   ExecutionOptions execution;
 
   std::vector<std::string> config, explain;

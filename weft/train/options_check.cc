@@ -5,6 +5,7 @@
 
 #include "weft/base/error.h"
 #include "weft/base/text.h"
+#include "weft/checkpoint/hugging_face.h"
 #include "weft/data/megatron_order.h"
 #include "weft/train/options.h"
 
@@ -351,6 +352,11 @@ std::vector<std::string> find_problems(const TrainOptions& options) {
   check_batch(problems, options, layout_is_good);
   check_data(problems, options.data, options.layout, own_model);
   check_optimizer(problems, options);
+  if (own_model && !options.checkpoint.save_hf.empty())
+    problems.add("--save-hf", options.checkpoint.save_hf,
+                 "a model built from flags has no config.json that says which family it is; continue one that has "
+                 "(--hf DIR, a folder of {})",
+                 hugging_face_family_list());
   return std::move(problems.list);
 }
 

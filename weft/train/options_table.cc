@@ -304,6 +304,12 @@ void add_logging_flags(FlagTable& flags, LoggingOptions& logging) {
   flags.add("--sample-temperature", logging.sample_temperature, "X", "0 takes the likeliest token.").at_least(0);
 }
 
+void add_checkpoint_flags(FlagTable& flags, CheckpointOptions& checkpoint) {
+  flags.section("Checkpoints");
+  flags.add("--save-hf", checkpoint.save_hf, "DIR",
+            "With --hf: make this folder at the end, with the trained weights and everything else as it was there.");
+}
+
 }  // namespace
 
 void add_train_flags(FlagTable& flags, TrainOptions& options) {
@@ -364,6 +370,7 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
       .limited_to(1 << 20);
 
   add_logging_flags(flags, options.logging);
+  add_checkpoint_flags(flags, options.checkpoint);
   flags.section("Execution");
   flags.add("--device", options.execution.device, "NAME", "Where to compute; `weft devices` lists what there is.");
   flags.add("--threads", options.execution.threads, "N", "Threads of this process.").at_least(1).standard("one a core");

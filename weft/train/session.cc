@@ -168,10 +168,14 @@ void Session::initialise_parameters(std::uint64_t seed) {
   set_parameters([seed](const ParameterPart& part, double* values) { initialise(part, seed, values); });
 }
 
+std::vector<double> Session::parameter_values(std::size_t tensor) {
+  return storage_->read_parameter(*stream_, TensorId(static_cast<std::int64_t>(tensor)));
+}
+
 void Session::each_parameter(const ParameterSink& sink) {
   flush_updates();
   for (std::size_t i = 0; i < module_.parameters.size(); ++i) {
-    const std::vector<double> values = storage_->read_parameter(*stream_, TensorId(static_cast<std::int64_t>(i)));
+    const std::vector<double> values = parameter_values(i);
     for (const ParameterPart& part : module_.parameters[i].parts)
       sink(part, std::span(values).subspan(static_cast<std::size_t>(part.offset),
                                            static_cast<std::size_t>(part.shape.elements())));
@@ -378,6 +382,15 @@ std::vector<std::int64_t> Session::gather_from_expert_ranks(std::span<const std:
 std::vector<std::int64_t> Session::gather_from_all_ranks(std::span<const std::int64_t> words) {
   if (options_.ranks.ranks() == 1) return {words.begin(), words.end()};
   return gather(groups_->get("dp", Lane::reduce), words);
+}
+
+void Session::broadcast_to_expert_ranks(int from, std::span<double> values) {
+  const std::unique_ptr<Memory> memory = device_.allocate(values.size_bytes());
+  const Tensor all(memory->data(), DType::f64, {std::ssize(values)});
+  device_.copy_in(*stream_, all.data, values.data(), values.size_bytes());
+  groups_->get("ep", Lane::exchange).broadcast(*stream_, all, from);
+  device_.copy_out(*stream_, values.data(), all.data, values.size_bytes());
+  stream_->synchronize();
 }
 
 std::vector<std::int64_t> Session::gather(Communicator& group, std::span<const std::int64_t> words) {

@@ -75,7 +75,8 @@ class Session {
   void initialise_parameters(std::uint64_t seed);
   using ParameterSink = std::function<void(const ParameterPart& part, std::span<const double> values)>;
   void each_parameter(const ParameterSink& sink);
-  void each_gradient(const ParameterSink& sink);  // as the last step left them, before clipping
+  std::vector<double> parameter_values(std::size_t tensor);  // of module().parameters; what training works with
+  void each_gradient(const ParameterSink& sink);             // as the last step left them, before clipping
 
   // One step over this rank's micro_batches batches. decay is the weight decay's coefficient. With several ranks every
   // call below is made by all of them, and results are those of all.
@@ -107,6 +108,8 @@ class Session {
   // The same number of words from every rank of this one's expert group, in the order of ranks.
   std::vector<std::int64_t> gather_from_expert_ranks(std::span<const std::int64_t> words);
   std::vector<std::int64_t> gather_from_all_ranks(std::span<const std::int64_t> words);
+  // values of the expert group's rank `from` become those of all its ranks.
+  void broadcast_to_expert_ranks(int from, std::span<double> values);
 
  private:
   std::vector<std::int64_t> gather(Communicator& group, std::span<const std::int64_t> words);

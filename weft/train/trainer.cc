@@ -18,6 +18,7 @@
 #include "weft/train/record.h"
 #include "weft/train/report.h"
 #include "weft/train/sample.h"
+#include "weft/train/save_hf.h"
 #include "weft/train/tensorboard.h"
 
 namespace weft {
@@ -56,6 +57,7 @@ class Loop {
   std::unique_ptr<Session> session_;
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<TensorboardWriter> tensorboard_;
+  std::unique_ptr<HuggingFaceSaver> saver_;
   double flops_ = 0;  // of a step
   std::int64_t consumed_ = 0, skipped_ = 0;
   Clock::time_point begin_;
@@ -75,6 +77,8 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
   data_ = open_run_data(options, config_.vocabulary);
   session_ = std::make_unique<Session>(environment.device, session_options(options, config_, world_));
   load_parameters(*session_, options);
+  if (!options.checkpoint.save_hf.empty())
+    saver_ = std::make_unique<HuggingFaceSaver>(options.model.hf, options.checkpoint.save_hf);
 
   Plan priced = session_->plan().plan();
   price(priced, session_->module(), environment.pricer(session_->module()));
@@ -278,6 +282,10 @@ void Loop::finish() {
   if (options_.execution.digest) {
     const std::string digest = weight_digest(*session_);
     say("digest " + digest);
+  }
+  if (saver_) {
+    saver_->save(*session_);
+    say("model: " + options_.checkpoint.save_hf);
   }
 }
 

@@ -1,0 +1,147 @@
+// `weft convert` and `weft train --save-hf`.
+#include <cmath>
+#include <filesystem>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/apps/weft_process.h"
+#include "weft/base/json.h"
+#include "weft/checkpoint/safetensors.h"
+#include "weft/checkpoint/safetensors_writer.h"
+#include "weft/checkpoint/stored_type.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+
+Words convert(const std::string& from, const std::string& in, const std::string& to, const std::string& out) {
+  return {"convert", "--from", from, "--in", in, "--to", to, "--out", out};
+}
+
+class Convert : public ::testing::Test {
+ protected:
+  TemporaryFolder folder_;
+  std::string weft_ = folder_.file("weft"), back_ = folder_.file("back");
+};
+
+TEST_F(Convert, ThereAndBack) {
+  EXPECT_EQ(expect_done(convert("hf", golden("qwen3_moe"), "weft", weft_)),
+            weft_ + ": qwen3_moe [*E][*E]\n" + "56.0 k parameters, 21 tensors from 69, 218.88 KiB in 1 file\n");
+  const Json summary = parse_json(expect_done(convert("weft", weft_, "hf", back_) + Words{"--json"}), "summary");
+  EXPECT_EQ(summary.at("family"), "qwen3_moe");
+  EXPECT_EQ(summary.at("experts"), "separate");
+  EXPECT_EQ(read_file(back_ + "/model.safetensors"), read_file(golden("qwen3_moe/model.safetensors")));
+  EXPECT_EQ(read_file(back_ + "/config.json"), read_file(golden("qwen3_moe/config.json")));
+}
+
+TEST_F(Convert, AFusedModelIsTheSameModel) {
+  expect_done(convert("hf", golden("mixtral"), "hf", back_) + Words{"--experts", "fused", "--max-shard-size", "20KB"});
+  EXPECT_TRUE(std::filesystem::exists(back_ + "/model.safetensors.index.json"));
+  const Words probe = {"probe", "--tokens", golden("mixtral/golden.safetensors"), "--json", "--hf"};
+  EXPECT_EQ(expect_done(probe + Words{back_}), expect_done(probe + Words{golden("mixtral")}));
+}
+
+TEST_F(Convert, WrongRequests) {
+  expect_refused({"convert"}, {"say both formats: --from hf --to weft"});
+  expect_refused({"convert", "--from", "hf", "--to", "weft"}, {"name both folders: --in DIR --out DIR"});
+  expect_refused({"convert", "--from", "megatron", "--to", "weft"}, {"Megatron's own files are not read or written"});
+  expect_refused({"convert", "--from", "gguf"}, {"--from"});
+  expect_refused({"convert", "there"}, {"the folders are --in DIR and --out DIR"});
+  expect_refused(convert("hf", golden("llama"), "weft", weft_) + Words{"--max-shard-size", "5 bananas"},
+                 {"--max-shard-size 5 bananas is not a size; write 5GB, 500MB or 2GiB"});
+  expect_refused(convert("hf", golden("mixtral"), "weft", weft_) + Words{"--experts", "fused"},
+                 {"--experts fused: a Weft checkpoint has the experts of a layer in one tensor"});
+  expect_refused(convert("hf", golden("llama"), "hf", weft_) + Words{"--experts", "fused"}, {"has no experts"});
+  expect_refused(convert("hf", folder_.file("none"), "weft", weft_), {"none: not a folder"});
+  expect_refused(convert("weft", golden("llama"), "hf", weft_), {"there is no weft.json"});
+  expect_refused(convert("hf", golden("llama"), "weft", folder_.file("none/out")), {"there is no folder"});
+  EXPECT_EQ(folder_.entries(), 0u);
+  expect_done(convert("hf", golden("llama"), "weft", weft_));
+  expect_refused(convert("hf", golden("llama"), "weft", weft_), {"--out " + weft_ + ": the folder is not empty"});
+  expect_refused({"probe", "--hf", weft_, "--tokens", golden("llama/golden.safetensors")},
+                 {"this is a Weft checkpoint, not a Hugging Face model", "weft convert --from weft --to hf"});
+  EXPECT_THAT(expect_done({"convert", "--help"}), HasSubstr("--max-shard-size"));
+}
+
+class Save : public Convert {
+ protected:
+  // Trains a golden model on made-up tokens.
+  static Words train(const std::string& model) {
+    return {"train",
+            "--hf",
+            model,
+            "--mock-data",
+            "--tokenizer-type",
+            "NullTokenizer",
+            "--seq-length",
+            "8",
+            "--micro-batch-size",
+            "1",
+            "--train-iters",
+            "2",
+            "--eval-iters",
+            "1",
+            "--threads",
+            "1"};
+  }
+  double validation_loss(const Words& words) {
+    const std::string file = folder_.file("metrics.jsonl");
+    expect_done(words + Words{"--metrics", file});
+    const std::string text = read_file(file), last = text.substr(text.rfind('\n', text.size() - 2) + 1);
+    return parse_json(last, file).at("validation_loss").get<double>();
+  }
+  const Words still_ = {"--lr", "0", "--min-lr", "0", "--weight-decay", "0"};  // steps that change nothing
+};
+
+TEST_F(Save, WithoutTrainingEveryTensorIsAsItWas) {
+  for (const char* model : {"llama_b", "mixtral_b", "gpt_oss", "deepseek_v3_mtp", "deepseek_v32", "mamba2",
+                            "nemotron_h_moe", "qwen3_next"}) {
+    const std::string out = folder_.file(model);
+    EXPECT_THAT(expect_done(train(golden(model)) + still_ + Words{"--save-hf", out}), HasSubstr("model: " + out));
+    EXPECT_TRUE(read_file(out + "/model.safetensors") == read_file(golden(model) + "/model.safetensors")) << model;
+    EXPECT_EQ(read_file(out + "/config.json"), read_file(golden(model) + "/config.json"));
+  }
+}
+
+TEST_F(Save, ATrainedModelLosesWhatItLost) {
+  const double before = validation_loss(train(golden("qwen3_moe")) + still_);
+  const double trained = validation_loss(train(golden("qwen3_moe")) + Words{"--lr", "1e-2", "--save-hf", back_});
+  EXPECT_NE(before, trained);
+  EXPECT_EQ(validation_loss(train(back_) + still_), trained) << "float weights in a float file";
+}
+
+TEST_F(Save, ExpertsOfAllRanks) {
+  const Words wide = {"--lr", "1e-2", "--global-batch-size", "2", "--fp64", "--ranks", "2"};
+  for (const char* size : {"1", "2"}) {
+    const std::string out = folder_.file(std::string("ep") + size);
+    expect_done(train(golden("deepseek_v3")) + wide + Words{"--expert-model-parallel-size", size, "--save-hf", out});
+  }
+  const SafetensorsFile one(folder_.file("ep1") + "/model.safetensors"),
+      two(folder_.file("ep2") + "/model.safetensors"), old(golden("deepseek_v3/model.safetensors"));
+  ASSERT_EQ(one.entries().size(), old.entries().size());
+  bool changed = false;
+  for (const TensorEntry& entry : one.entries()) {
+    const auto count = static_cast<std::size_t>(entry.shape.elements());
+    std::vector<double> a(count), b(count), c(count);
+    read_as(entry, DType::f64, a.data());
+    read_as(two.at(entry.name), DType::f64, b.data());
+    read_as(old.at(entry.name), DType::f64, c.data());
+    changed = changed || a != c;
+    // In double the layouts differ by rounding alone, and a float shows no more than its last bit of it.
+    for (std::size_t i = 0; i < count; ++i)
+      ASSERT_NEAR(a[i], b[i], std::abs(a[i]) * 0x1p-23 + 1e-12) << entry.name << " " << i;
+  }
+  EXPECT_TRUE(changed);
+}
+
+TEST_F(Save, WrongRequests) {
+  expect_refused(Words{"train"} + tiny_run + Words{"--save-hf", back_},
+                 {"--save-hf " + back_ + ": a model built from flags has no config.json", "llama, mixtral, qwen3_moe"});
+  expect_refused(train(golden("llama")) + Words{"--save-hf", folder_.file("none/out")}, {"--save-hf", "no folder"});
+  std::filesystem::create_directories(back_ + "/something");
+  expect_refused(train(golden("llama")) + Words{"--save-hf", back_}, {"the folder is not empty"});
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,95 @@
+#include "weft/train/save_hf.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <optional>
+
+#include "weft/base/error.h"
+
+namespace weft {
+namespace {
+
+// The parameters of a session one by one, those of experts on other ranks included: all ranks ask for the same ones in
+// the same order.
+class GatheredParameters {
+ public:
+  explicit GatheredParameters(Session& session) : session_(session) {
+    const std::vector<ParameterTensor>& tensors = session.module().parameters;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      for (const ParameterPart& part : tensors[i].parts) places_[part.identity] = {i, &part};
+    }
+    const RankOptions& ranks = session.options().ranks;
+    if (ranks.expert_ranks > 1) {
+      experts_here_ = static_cast<int>(session.options().config.experts.experts / ranks.expert_ranks);
+      expert_rank_ = static_cast<int>(ranks.rank() % ranks.expert_ranks);
+    }
+  }
+
+  void read(const ParameterIdentity& identity, double* out) {
+    const int owner = identity.expert < 0 || experts_here_ == 0 ? expert_rank_ : identity.expert / experts_here_;
+    ParameterIdentity local = identity;  // every rank has one of the same shape
+    if (identity.expert >= 0 && experts_here_ > 0)
+      local.expert = expert_rank_ * experts_here_ + identity.expert % experts_here_;
+    const auto at = places_.find(local);
+    WEFT_CHECK(at != places_.end(), "the model has no parameter {}", to_text(local));
+    const ParameterPart& part = *at->second.part;
+    const auto count = static_cast<std::size_t>(part.shape.elements());
+    if (owner == expert_rank_)
+      std::copy_n(tensor(at->second.tensor).begin() + static_cast<std::ptrdiff_t>(part.offset), count, out);
+    if (identity.expert >= 0 && experts_here_ > 0) session_.broadcast_to_expert_ranks(owner, {out, count});
+  }
+
+ private:
+  struct Place {
+    std::size_t tensor;
+    const ParameterPart* part;
+  };
+  // A tensor holds many parameters, and a layer asks for few tensors in turns.
+  const std::vector<double>& tensor(std::size_t index) {
+    for (const auto& [number, values] : recent_)
+      if (number == index) return values;
+    constexpr std::size_t kept = 3;
+    if (recent_.size() == kept) recent_.pop_front();
+    recent_.emplace_back(index, session_.parameter_values(index));
+    return recent_.back().second;
+  }
+
+  Session& session_;
+  std::map<ParameterIdentity, Place> places_;
+  int experts_here_ = 0, expert_rank_ = 0;  // 0: all experts are on every rank
+  std::deque<std::pair<std::size_t, std::vector<double>>> recent_;
+};
+
+}  // namespace
+
+HuggingFaceSaver::HuggingFaceSaver(const std::filesystem::path& from, std::filesystem::path to)
+    : weights_(from), side_files_(read_side_files(from)), to_(std::move(to)) {}
+
+void HuggingFaceSaver::save(Session& session) const {
+  GatheredParameters parameters(session);
+  const ParameterSource source = [&](const ParameterIdentity& identity, double* out) {
+    parameters.read(identity, out);
+  };
+  std::vector<TensorToWrite> tensors;
+  for (const DiskTensor& tensor : weights_.model().tensors)
+    tensors.push_back(tensor_to_write(tensor, tensor.type, source));
+  for (const TensorEntry* other : weights_.other_tensors()) {
+    tensors.push_back({other->name, other->type, other->shape, [other](std::byte* out) {
+                         if (!other->bytes.empty()) std::memcpy(out, other->bytes.data(), other->bytes.size());
+                       }});
+  }
+  ShardOptions shards;
+  if (session.options().ranks.rank() != 0) {
+    shards.discard = true;
+    write_shards({}, std::move(tensors), shards);
+    return;
+  }
+  NewFolder folder(to_);
+  write_shards(folder.path(), std::move(tensors), shards);
+  write_side_files(folder.path(), side_files_);
+  folder.commit();
+}
+
+}  // namespace weft

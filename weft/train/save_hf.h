@@ -1,0 +1,27 @@
+// A trained model as a folder of the kind that it came from.
+#pragma once
+
+#include <filesystem>
+
+#include "weft/checkpoint/hugging_face.h"
+#include "weft/checkpoint/new_folder.h"
+#include "weft/train/session.h"
+
+namespace weft {
+
+// Made before training: everything of the old folder that the new one needs is open or in memory from then on.
+class HuggingFaceSaver {
+ public:
+  HuggingFaceSaver(const std::filesystem::path& from, std::filesystem::path to);
+
+  // Tensors have the names and the types that they had; weights are rounded once to it. With several ranks all of them
+  // call it, and the first writes.
+  void save(Session& session) const;
+
+ private:
+  HuggingFaceWeights weights_;
+  SideFiles side_files_;
+  std::filesystem::path to_;
+};
+
+}  // namespace weft

@@ -66,14 +66,27 @@ TEST_F(Convert, WrongRequests) {
 
 class Save : public Convert {
  protected:
-  // Trains a golden model on made-up tokens.
-  static Words train(const std::string& model) {
+  Save() {
+    std::string text;  // ids below 95, a document a paragraph
+    for (int document = 1; document < 30; ++document) {
+      for (int i = 0; i < 40; ++i) text += fmt::format("{} ", (document * i * 7 + i * i) % 95);
+      text += "\n\n";
+    }
+    write_file_atomically(folder_.file("numbers"), text);
+    expect_done({"tokenize", "--input", folder_.file("numbers"), "--tokenizer-type", "NullTokenizer", "--vocab-size",
+                 "95", "--output-prefix", folder_.file("tokens")});
+  }
+  // Trains a golden model.
+  Words train(const std::string& model) {
     return {"train",
             "--hf",
             model,
-            "--mock-data",
+            "--data-path",
+            folder_.file("tokens"),
             "--tokenizer-type",
             "NullTokenizer",
+            "--split",
+            "80,20,0",
             "--seq-length",
             "8",
             "--micro-batch-size",

@@ -158,6 +158,7 @@ struct TrainOptions {
   DataOptions data;
   OptimizerOptions optimizer;
   DType dtype = DType::f32;
+  bool grad_reduce_in_bf16 = false;
   LoggingOptions logging;
   ExecutionOptions execution;
 

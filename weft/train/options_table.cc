@@ -331,6 +331,8 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
       .means("--fp32", "f32")
       .means("--bf16", "bf16")
       .means("--fp64", "f64");
+  flags.add("--grad-reduce-in-bf16", options.grad_reduce_in_bf16,
+            "With bf16: keep the gradients of matrices in bf16, and exchange them so between ranks.");
 
   LayoutOptions& layout = options.layout;
   flags.section("Layout");

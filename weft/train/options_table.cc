@@ -367,7 +367,8 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
 
   add_logging_flags(flags, options.logging);
   flags.section("Execution");
-  flags.add("--device", options.execution.device, "NAME", "Where to compute; `weft devices` lists what there is.");
+  flags.add("--device", options.execution.device, "NAME", "Where to compute; `weft devices` lists what there is.")
+      .standard("cuda where there is a GPU that can train the model, else cpu");
   flags.add("--threads", options.execution.threads, "N", "Threads of this process.").at_least(1).standard("one a core");
   flags.choice("--executor", options.execution.executor,
                {{"serial", ExecutorKind::serial}, {"parallel", ExecutorKind::parallel}},

@@ -1,8 +1,9 @@
-// A whole training step on a GPU: the models of shared/peers/gpu_train_step.py, in bf16 with float gradients, at two
-// sequences of 4096 tokens. One JSON line a model: tokens/s, model TFLOP/s by the peer's formula, memory, and where the
-// time of a step goes by kind of node.
+// A whole training step on a GPU: the models of shared/peers/gpu_train_step.py, in bf16 with float gradients (or bf16
+// ones, as the peer has), at two sequences of 4096 tokens. One JSON line a model: tokens/s, model TFLOP/s by the peer's
+// formula, memory, and where the time of a step goes by kind of node.
 //
 //   bench_gpu_step [MODEL...] [--steps N] [--no-moe-router-force-load-balancing] [--overlap-optimizer]
+//                  [--grad-reduce-in-bf16]
 //                                              MODEL: gpt-moe, hybrid-moe, dense (default: all)
 //
 // Weights are random (not zeros: they cost power). Routing is forced even, as with the peer's --balanced; or it is what
@@ -133,7 +134,7 @@ std::vector<MicroBatch> random_batches() {
 
 struct BenchOptions {
   int steps = 10;
-  bool even_routing = true, late_updates = false;
+  bool even_routing = true, late_updates = false, bf16_gradients = false;
 };
 
 void run(const std::string& name, const BenchOptions& options) {
@@ -144,6 +145,7 @@ void run(const std::string& name, const BenchOptions& options) {
   o.config = model(name);
   o.config.experts.balance.forced = options.even_routing;
   o.precision.compute = DType::bf16;
+  o.precision.bf16_gradients = options.bf16_gradients;
   o.batch = batch;
   o.length = length;
   o.ranks.parallel = true;
@@ -185,6 +187,7 @@ void run(const std::string& name, const BenchOptions& options) {
   const Json result = {{"model", name},
                        {"routing", options.even_routing ? "even" : "as initialised"},
                        {"overlap_optimizer", options.late_updates},
+                       {"gradients", options.bf16_gradients ? "bf16" : "f32"},
                        {"tokens_s", std::round(tokens)},
                        {"step_ms", seconds * 1e3},
                        {"model_tflops", tokens * flop_per_token(o.config) * 1e-12},
@@ -211,6 +214,8 @@ int main(int argc, char** argv) {
         options.even_routing = false;
       else if (std::strcmp(argv[i], "--overlap-optimizer") == 0)
         options.late_updates = true;
+      else if (std::strcmp(argv[i], "--grad-reduce-in-bf16") == 0)
+        options.bf16_gradients = true;
       else
         models.push_back(argv[i]);
     }

@@ -4,19 +4,56 @@
 #include <thread>
 
 #include "weft/base/error.h"
+#include "weft/base/text.h"
 #include "weft/device/cpu/device.h"
 #include "weft/device/cuda_device.h"
+#include "weft/device/missing_operations.h"
 #include "weft/device/null/device.h"
 #include "weft/execute/dry_run.h"
+#include "weft/train/trainer.h"
 
 namespace weft {
 
 int cores() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
 
 std::unique_ptr<Device> make_device(const std::string& name) {
-  if (name == "cpu") return std::make_unique<CpuDevice>();
+  if (name == "cpu" || name == "auto") return std::make_unique<CpuDevice>();
   if (name == "cuda") return make_cuda_device();
   throw UserError("--device {}: there is no such device; there are 'cpu' and 'cuda'", name);
+}
+
+namespace {
+
+// Operations of a training step that the device's table lacks.
+std::vector<std::string> lacking(const Device& device, const TrainOptions& options) {
+  const ModelConfig config = run_config(options);
+  const SessionOptions session = session_options(options, config);
+  Module module = build_module(config, module_options(session));
+  add_updates(module, session.precision, session.adam);
+  UsedOperations used;
+  for (const auto* pieces : {&module.pieces, &module.updates})
+    for (const Piece& piece : *pieces)
+      for (int phase = 0; phase < phase_count; ++phase)
+        dry_run(module, piece, static_cast<Phase>(phase), UsedOperations::table(), used);
+  return missing_operations(device.operations(), used.names());
+}
+
+}  // namespace
+
+std::string choose_device(const TrainOptions& options, std::string& why) {
+  if (options.execution.device != "auto") return options.execution.device;
+  if (cuda_report().gpus.empty()) return "cpu";
+  if (options.layout.ranks > 1 || options.layout.launched_ranks > 1) {
+    why = "there is a GPU, which trains on one rank only: training on the CPU (--ranks 1, or --device cpu to say so)";
+  } else if (options.dtype == DType::f64) {
+    why = "there is a GPU, which does not compute in f64: training on the CPU";
+  } else if (const std::vector<std::string> missing = lacking(*make_cuda_device(), options); !missing.empty()) {
+    why = fmt::format("there is a GPU, which does not have what this model needs ({}): training on the CPU",
+                      join(missing, ", "));
+  } else {
+    return "cuda";
+  }
+  return "cpu";
 }
 
 Pricer counting_pricer(const Module& module) {

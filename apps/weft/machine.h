@@ -6,11 +6,15 @@
 
 #include "weft/device/device.h"
 #include "weft/plan/estimate.h"
+#include "weft/train/options.h"
 
 namespace weft {
 
 int cores();
-std::unique_ptr<Device> make_device(const std::string& name);  // UserError for one that is not built in
+std::unique_ptr<Device> make_device(const std::string& name);  // UserError for one that is not built in; auto: cpu
+// Which device `auto` is for a run of weft train: cuda where there is a GPU and it can do all of it, or cpu. Where a GPU is
+// passed over, `why` says so.
+std::string choose_device(const TrainOptions& options, std::string& why);
 // Prices pieces by a dry run on the device that counts.
 Pricer counting_pricer(const Module& module);
 

@@ -33,8 +33,11 @@ int run_train_command(std::span<const std::string> words) {
   if (!options.checkpoint.save_hf.empty()) require_new_folder("--save-hf", options.checkpoint.save_hf);
   if (launch.rank == 0)
     for (const std::string& note : flags.notes()) fmt::print(stderr, "note: {}\n", note);
+  std::string why;
+  const std::string device_name = choose_device(options, why);
+  if (launch.rank == 0 && !why.empty()) fmt::print(stderr, "note: {}\n", why);
   return run_ranks(options, launch, [&](World* world) {
-    const std::unique_ptr<Device> device = make_device(options.execution.device);
+    const std::unique_ptr<Device> device = make_device(device_name);
     return train(options, {*device, counting_pricer, stdout, world});
   });
 }

@@ -54,6 +54,7 @@ inline std::vector<NamedCase> bitwise_cases(int ranks) {
     if (ranks != 2) continue;
     RankCase c = cases.back().run;
     c.config.pattern = pattern;
+    c.bf16_gradients = pattern[0] == 'M' && pattern[1] == 'E';
     c.config.mamba = {.heads = 4, .head_dim = 8, .groups = 2, .state = 6, .chunk = 4};
     c.config.delta_net = {.heads = 4, .key_heads = 2, .head_dim = 8, .key_dim = 6, .chunk = 4};
     cases.push_back({fmt::format("{} ranks={}", pattern, ranks), c});

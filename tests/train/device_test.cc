@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "weft/base/error.h"
+#include "weft/base/text.h"
 #include "weft/execute/stream_executor.h"
 #include "weft/train/digest.h"
 #include "weft/train/session.h"
@@ -13,6 +14,7 @@ namespace weft {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 SessionOptions small_model() {
   SessionOptions o;
@@ -59,6 +61,36 @@ TEST(Device, APlanThatNeedsWhatADeviceLacksIsRefused) {
   EXPECT_EQ(refusal(device, dense), "");
   dense.precision.compute = DType::f64;
   EXPECT_THAT(refusal(device, dense), HasSubstr("abacus does not compute in f64: leave --fp64 away"));
+}
+
+class Small : public CpuDevice {
+ public:
+  explicit Small(std::size_t free) : free_(free) {}
+  std::string name() const override { return "small"; }
+  std::size_t free_bytes() const override { return free_; }
+
+ private:
+  std::size_t free_;
+};
+
+TEST(Device, APlanThatDoesNotFitIsRefusedBeforeItIsAllocated) {
+  SessionOptions o = small_model();
+  o.precision.compute = DType::bf16;
+  o.batch = 16;
+  CpuDevice cpu;
+  const MemoryPlan memory = Session(cpu, o).plan().memory();
+  const auto total = static_cast<std::size_t>(memory.total());
+  Small enough(total), little(total - 1), tiny(total / 8);
+  EXPECT_EQ(refusal(enough, o), "");
+  const std::string message = refusal(little, o);
+  EXPECT_THAT(message,
+              HasSubstr("a step needs " + human_bytes(static_cast<double>(total)) + " of memory, and small has"));
+  EXPECT_THAT(message, HasSubstr("activations " + human_bytes(static_cast<double>(memory.activations))));
+  EXPECT_THAT(message, HasSubstr("\n  --micro-batch-size 8: "));
+  EXPECT_THAT(message, HasSubstr("\n  --grad-reduce-in-bf16: "));
+  EXPECT_THAT(message, HasSubstr("\n  --seq-length 6: "));
+  EXPECT_THAT(message, HasSubstr(", which fits"));
+  EXPECT_THAT(refusal(tiny, o), Not(HasSubstr("which fits")));
 }
 
 // A CPU that says it queues its work: one thread feeds all lanes, in the order of the plan.

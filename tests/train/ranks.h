@@ -22,6 +22,7 @@ struct RankCase {
   int ranks = 1, expert_ranks = 1, micro_batches = 2, steps = 3;
   std::int64_t batch = 1, length = 6;
   bool weave = false, delay = false, parallel = false, early = false, overlap_updates = false;
+  bool bf16_gradients = false;
   InjectedFault fault;
   double timeout = 600;  // of waits, in seconds
   int block = 1;         // of the oracle: the number of data shards of the layout it is compared with
@@ -48,6 +49,7 @@ inline RankRun run_rank(const RankCase& c, World* world) {
   SessionOptions o;
   o.config = c.config;
   o.precision.compute = c.dtype;
+  o.precision.bf16_gradients = c.bf16_gradients;
   o.batch = c.batch;
   o.length = c.length;
   o.micro_batches = c.micro_batches;

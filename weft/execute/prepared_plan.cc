@@ -59,9 +59,9 @@ void require_operations(const Module& module, const Plan& plan, const Device& de
 
 }  // namespace
 
-PreparedPlan::PreparedPlan(const Module& module, Plan plan, Device& device, const ModelStorage& storage, Stream& stream,
-                           const RankGroups* groups)
-    : module_(module), plan_(std::move(plan)), memory_(plan_memory(plan_)), device_(device), groups_(groups) {
+PreparedPlan::PreparedPlan(const Module& module, Plan plan, MemoryPlan memory, Device& device,
+                           const ModelStorage& storage, Stream& stream, const RankGroups* groups)
+    : module_(module), plan_(std::move(plan)), memory_(std::move(memory)), device_(device), groups_(groups) {
   WEFT_CHECK(groups || plan_.collectives.empty(), "a plan that communicates needs groups");
   require_operations(module, plan_, device);
   arena_ = device.allocate(static_cast<std::size_t>(memory_.arena));

@@ -19,8 +19,11 @@ class PreparedPlan {
  public:
   // Everything given must outlive this. groups: absent for a plan of one rank. UserError names the operations that the
   // plan needs and the device lacks.
-  PreparedPlan(const Module& module, Plan plan, Device& device, const ModelStorage& storage, Stream& stream,
-               const RankGroups* groups = nullptr);
+  PreparedPlan(const Module& module, Plan plan, MemoryPlan memory, Device& device, const ModelStorage& storage,
+               Stream& stream, const RankGroups* groups = nullptr);
+  PreparedPlan(const Module& module, const Plan& plan, Device& device, const ModelStorage& storage, Stream& stream,
+               const RankGroups* groups = nullptr)
+      : PreparedPlan(module, plan, plan_memory(plan), device, storage, stream, groups) {}
 
   const Plan& plan() const { return plan_; }
   const MemoryPlan& memory() const { return memory_; }

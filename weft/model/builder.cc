@@ -81,9 +81,11 @@ ValueId ModuleBuilder::add_tensor(const std::string& name, const Shape& shape, D
 ParameterValues ModuleBuilder::parameter(const std::string& name, const Shape& shape,
                                          std::vector<ParameterPart> parts) {
   ParameterValues values;
+  const bool matrix = parts.front().shape.dims() > 1;  // what is not is small
   values.value = add_tensor(name, shape, compute(), std::move(parts));
   const Value made = module_.value(values.value);
-  values.gradient = value({"d(" + made.name + ")", ValueKind::parameter_gradient, accumulate(), shape, made.tensor});
+  const DType dtype = matrix ? options_.precision.matrix_gradient() : accumulate();
+  values.gradient = value({"d(" + made.name + ")", ValueKind::parameter_gradient, dtype, shape, made.tensor});
   module_.gradient_values.back() = values.gradient;
   return values;
 }
@@ -99,9 +101,14 @@ ValueId ModuleBuilder::frozen_parameter(const std::string& name, const Shape& sh
 ParameterValues ModuleBuilder::precise_parameter(const std::string& name, const Shape& shape,
                                                  std::vector<ParameterPart> parts) {
   const ParameterValues made = parameter(name, shape, std::move(parts));
+  keep_gradient_precise(made);
   tensor(made).accumulate_dtype = true;
   module_.values[made.value.index()].dtype = accumulate();
   return made;
+}
+
+void ModuleBuilder::keep_gradient_precise(ParameterValues values) {
+  module_.values[values.gradient.index()].dtype = accumulate();
 }
 
 ParameterTensor& ModuleBuilder::tensor(ParameterValues values) {

@@ -63,6 +63,8 @@ class ModuleBuilder {
                            std::optional<DType> dtype = {});
   // In the accumulation dtype whatever the model computes in.
   ParameterValues precise_parameter(const std::string& name, const Shape& shape, std::vector<ParameterPart> parts);
+  // Its gradient stays in the accumulation dtype, also where those of other matrices are kept in bf16: no product makes it.
+  void keep_gradient_precise(ParameterValues values);
   // A weight of RMS norm: ones, or zeros where norms are zero-centred.
   ParameterValues norm_weight(const std::string& name, Role role, std::int64_t width);
   ParameterPart part(Role role, const Shape& shape, Init init, int expert = -1) const;

@@ -137,6 +137,9 @@ struct Precision {
   DType accumulate() const {
     return compute == DType::f64 ? DType::f64 : DType::f32;
   }  // gradients, router, loss, moments
+  // Of matrices, in bf16 models: each product is added up in float and rounded when it is stored, and ranks exchange it so.
+  bool bf16_gradients = false;
+  DType matrix_gradient() const { return bf16_gradients && compute == DType::bf16 ? DType::bf16 : accumulate(); }
   bool has_master() const { return compute == DType::bf16; }
 };
 

@@ -143,7 +143,7 @@ enum class GraphKind : std::uint8_t { none, full };
 struct ExecutionOptions {
   std::int64_t threads = 0;  // 0: one a core
   ExecutorKind executor = ExecutorKind::parallel;
-  std::string device = "cpu";
+  std::string device = "auto";  // a GPU where there is one that can do it, or the CPU
   GraphKind cuda_graph = GraphKind::full;
   bool ep_overlap_early_attn_memory_release = false;
   std::string inject_fault;
@@ -162,6 +162,7 @@ struct TrainOptions {
   DataOptions data;
   OptimizerOptions optimizer;
   DType dtype = DType::f32;
+  bool grad_reduce_in_bf16 = false;
   LoggingOptions logging;
   CheckpointOptions checkpoint;
   ExecutionOptions execution;

@@ -294,6 +294,8 @@ void check_twice(Problems& problems, const char* iterations, std::int64_t count,
 
 void check_optimizer(Problems& problems, const TrainOptions& options) {
   const OptimizerOptions& optimizer = options.optimizer;
+  if (options.grad_reduce_in_bf16 && options.dtype != DType::bf16)
+    problems.add_switch("--grad-reduce-in-bf16", "gradients are as precise as the model; add --bf16");
   if (optimizer.min_lr > optimizer.lr)
     problems.add("--min-lr", optimizer.min_lr, "is above --lr {}; lower it", optimizer.lr);
   if (optimizer.lr_warmup_init > optimizer.lr)

@@ -138,7 +138,9 @@ ModelConfig model_config(const TrainOptions& options) {
   return config;
 }
 
-Precision precision_of(const TrainOptions& options) { return {.compute = options.dtype}; }
+Precision precision_of(const TrainOptions& options) {
+  return {.compute = options.dtype, .bf16_gradients = options.grad_reduce_in_bf16};
+}
 
 SplitOptions split_options(const TrainOptions& options) {
   const LayoutOptions& layout = options.layout;

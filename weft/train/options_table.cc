@@ -337,6 +337,8 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
       .means("--fp32", "f32")
       .means("--bf16", "bf16")
       .means("--fp64", "f64");
+  flags.add("--grad-reduce-in-bf16", options.grad_reduce_in_bf16,
+            "With bf16: keep the gradients of matrices in bf16, and exchange them so between ranks.");
 
   LayoutOptions& layout = options.layout;
   flags.section("Layout");
@@ -372,7 +374,8 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
   add_logging_flags(flags, options.logging);
   add_checkpoint_flags(flags, options.checkpoint);
   flags.section("Execution");
-  flags.add("--device", options.execution.device, "NAME", "Where to compute; `weft devices` lists what there is.");
+  flags.add("--device", options.execution.device, "NAME", "Where to compute; `weft devices` lists what there is.")
+      .standard("cuda where there is a GPU that can train the model, else cpu");
   flags.add("--threads", options.execution.threads, "N", "Threads of this process.").at_least(1).standard("one a core");
   flags.choice("--executor", options.execution.executor,
                {{"serial", ExecutorKind::serial}, {"parallel", ExecutorKind::parallel}},

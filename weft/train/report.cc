@@ -24,6 +24,8 @@ std::string to_text(const PlanReport& r) {
   row("plan", fmt::format("{} nodes{}, checked", r.nodes, each));
   row("work", fmt::format("{}FLOP{} and {} tokens a step", human_count(r.flops), each,
                           human_count(static_cast<double>(r.tokens))));
+  if (r.product_peak > 0)
+    row("peak", fmt::format("{:.1f} TFLOP/s in large products, measured", r.product_peak * 1e-12));
   const auto bytes = [](std::int64_t value) { return human_bytes(static_cast<double>(value)); };
   row("memory", fmt::format("{} in all{}", bytes(m.total()), each));
   row("  weights", bytes(m.weights));
@@ -39,18 +41,23 @@ std::string to_text(const PlanReport& r) {
 std::string to_text(const LogLine& l) {
   std::string router;
   for (const auto& [name, loss] : l.router_losses) router += fmt::format("{}: {:.6E} | ", name, loss);
+  // Where the peak is known, the device is a fast one.
+  const std::string throughput =
+      l.product_peak > 0 ? fmt::format("throughput (TFLOP/s): {:.1f} | share of the measured GEMM peak: {:.1f} %",
+                                       l.flops_per_second * 1e-12, 100 * l.flops_per_second / l.product_peak)
+                         : fmt::format("throughput (GFLOP/s): {:.1f}", l.flops_per_second * 1e-9);
   using Clock = std::chrono::system_clock;
   const auto now = Clock::now();
   const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count() % 1000000;
   return fmt::format(
       " [{:%Y-%m-%d %H:%M:%S}.{:06}] iteration {:8}/{:8} | consumed samples: {:12} | elapsed time per iteration (ms): "
       "{:.1f} | "
-      "throughput (GFLOP/s): {:.1f} | tokens per second: {:.0f} | learning rate: {:.6E} | global batch size: {:5} | "
+      "{} | tokens per second: {:.0f} | learning rate: {:.6E} | global batch size: {:5} | "
       "lm loss: {:.6E} | {}grad norm: {:.3f} | number of skipped iterations: {:3} | number of nan iterations: {:3} | "
       "time left: {} |",
       fmt::localtime(Clock::to_time_t(now)), micros, l.iteration, l.iterations, l.consumed_samples,
-      l.step_seconds * 1e3, l.flops_per_second * 1e-9, l.tokens_per_second, l.learning_rate, l.global_batch, l.loss,
-      router, l.gradient_norm, l.skipped, l.not_a_number, human_seconds(l.seconds_left));
+      l.step_seconds * 1e3, throughput, l.tokens_per_second, l.learning_rate, l.global_batch, l.loss, router,
+      l.gradient_norm, l.skipped, l.not_a_number, human_seconds(l.seconds_left));
 }
 
 }  // namespace weft

@@ -20,6 +20,7 @@ struct PlanReport {
   std::int64_t ranks = 1;
   double flops = 0;         // of a step, of one rank
   std::int64_t tokens = 0;  // of a step, of all ranks
+  double product_peak = 0;  // FLOP/s that a large product was measured to reach; 0: not measured
 };
 std::string to_text(const PlanReport& report);
 
@@ -27,6 +28,7 @@ std::string to_text(const PlanReport& report);
 struct LogLine {
   std::int64_t iteration = 0, iterations = 0, consumed_samples = 0, global_batch = 0;
   double step_seconds = 0, flops_per_second = 0, tokens_per_second = 0;
+  double product_peak = 0;                                    // of all devices, as in PlanReport; 0: not measured
   std::vector<std::pair<std::string, double>> router_losses;  // by name
   double learning_rate = 0, loss = 0, gradient_norm = 0, seconds_left = 0;
   std::int64_t skipped = 0, not_a_number = 0;

@@ -13,6 +13,7 @@
 #include "weft/execute/parallel_executor.h"
 #include "weft/execute/stream_executor.h"
 #include "weft/plan/check_ranks.h"
+#include "weft/train/memory_check.h"
 
 namespace weft {
 
@@ -74,6 +75,9 @@ Session::Session(Device& device, const SessionOptions& options)
     throw UserError("{} trains on one rank only, and there are {}: use --ranks 1, or --device cpu", device.name(),
                     ranks.ranks());
   add_updates(module_, options.precision, options.adam, ranks.gradients());
+  Plan plan = build_plan(module_, plan_options(options));
+  MemoryPlan memory = plan_memory(plan);
+  require_memory(device, options, memory);
   storage_ = std::make_unique<ModelStorage>(device, module_);
   if (ranks.world) {
     const Grid grid = grid_of(ranks.gradients());
@@ -81,7 +85,7 @@ Session::Session(Device& device, const SessionOptions& options)
     for (const char* axis : {"dp", "ep", "edp"}) members[axis] = grid.group_of(ranks.world->rank(), {axis});
     groups_ = std::make_unique<RankGroups>(*ranks.world, std::move(members));
   }
-  train_ = prepare(module_, plan_options(options));
+  train_ = prepare(module_, std::move(plan), std::move(memory));
   forget_updates();
   if (options.fault.rank == ranks.rank()) train_->inject(options.fault, ranks.world);
   if (ranks.parallel) {
@@ -97,11 +101,11 @@ Session::~Session() {
   if (options_.ranks.world) options_.ranks.world->set_status({});
 }
 
-std::unique_ptr<PreparedPlan> Session::prepare(const Module& module, const PlanOptions& options) {
-  Plan plan = build_plan(module, options);
+std::unique_ptr<PreparedPlan> Session::prepare(const Module& module, Plan plan, MemoryPlan memory) {
   plan.pattern = options_.config.pattern;
   if (groups_) groups_->add(plan);
-  auto prepared = std::make_unique<PreparedPlan>(module, std::move(plan), device_, *storage_, *stream_, groups_.get());
+  auto prepared = std::make_unique<PreparedPlan>(module, std::move(plan), std::move(memory), device_, *storage_,
+                                                 *stream_, groups_.get());
   check_all_ranks(*prepared);
   return prepared;
 }
@@ -305,9 +309,11 @@ Session::Evaluation& Session::evaluation(std::int64_t batch, std::int64_t length
   auto made = std::make_unique<Evaluation>();
   made->module = build_module(options_.config, options);
   add_loss_reduction(made->module, options_.ranks.gradients());
-  PlanOptions plan;
-  plan.kind = PlanOptions::Kind::evaluate;
-  made->plan = prepare(made->module, plan);
+  PlanOptions evaluate;
+  evaluate.kind = PlanOptions::Kind::evaluate;
+  Plan plan = build_plan(made->module, evaluate);
+  MemoryPlan memory = plan_memory(plan);
+  made->plan = prepare(made->module, std::move(plan), std::move(memory));
   evaluations_.emplace_back(key, std::move(made));
   return *evaluations_.back().second;
 }

@@ -117,7 +117,7 @@ class Session {
     Module module;
     std::unique_ptr<PreparedPlan> plan;
   };
-  std::unique_ptr<PreparedPlan> prepare(const Module& module, const PlanOptions& options);
+  std::unique_ptr<PreparedPlan> prepare(const Module& module, Plan plan, MemoryPlan memory);
   void check_all_ranks(const PreparedPlan& plan);
   void run_training_plan();
   void forget_updates();

@@ -10,6 +10,7 @@
 #include "weft/base/json.h"
 #include "weft/base/text.h"
 #include "weft/checkpoint/hugging_face.h"
+#include "weft/execute/product_peak.h"
 #include "weft/plan/perfetto.h"
 #include "weft/plan/timeline_page.h"
 #include "weft/train/data_source.h"
@@ -58,7 +59,8 @@ class Loop {
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<TensorboardWriter> tensorboard_;
   std::unique_ptr<HuggingFaceSaver> saver_;
-  double flops_ = 0;  // of a step
+  double flops_ = 0;         // of a step
+  double product_peak_ = 0;  // of the device; 0: not measured
   std::int64_t consumed_ = 0, skipped_ = 0;
   Clock::time_point begin_;
   // since the last log line
@@ -75,7 +77,11 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
       pricer_(environment.pricer) {
   config_ = run_config(options);
   data_ = open_run_data(options, config_.vocabulary);
-  session_ = std::make_unique<Session>(environment.device, session_options(options, config_, world_));
+  const SessionOptions session = session_options(options, config_, world_);
+  // Before the run takes the memory. A CPU's peak depends on what else runs; it takes long, too.
+  if (environment.device.asynchronous())
+    product_peak_ = measure_product_peak(environment.device, session.precision.compute);
+  session_ = std::make_unique<Session>(environment.device, session);
   load_parameters(*session_, options);
   if (!options.checkpoint.save_hf.empty())
     saver_ = std::make_unique<HuggingFaceSaver>(options.model.hf, options.checkpoint.save_hf);
@@ -92,6 +98,7 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
   if (!world_) report.library_bytes = session_->measure_library_bytes();  // of a process; ranks may share one
   report.ranks = ranks_;
   report.flops = flops_;
+  report.product_peak = product_peak_;
   flops_ *= static_cast<double>(ranks_);
   report.tokens = options.batch.global_batch_size * options.batch.seq_length;
   say(fmt::format("training on {}", environment.device.name()));
@@ -181,6 +188,7 @@ void Loop::log(std::int64_t iteration, const StepResult& result, double rate, do
   line.global_batch = options_.batch.global_batch_size;
   line.step_seconds = seconds_sum_ / steps;
   line.flops_per_second = flops_ / line.step_seconds;
+  line.product_peak = product_peak_ * static_cast<double>(ranks_);
   line.tokens_per_second =
       static_cast<double>(options_.batch.global_batch_size * options_.batch.seq_length) / line.step_seconds;
   line.learning_rate = rate;
@@ -211,6 +219,8 @@ void Loop::write_metrics(std::int64_t iteration, const StepResult& result, doubl
                                 {"tokens_per_second", tokens},
                                 {"gflops", flops_ / seconds * 1e-9},
                                 {"consumed_samples", consumed_}};
+    if (product_peak_ > 0)
+      line.push_back({"share_of_gemm_peak", flops_ / seconds / (product_peak_ * static_cast<double>(ranks_))});
     for (std::size_t d = 0; d < mtp_names.size(); ++d) line.push_back({mtp_names[d], result.mtp_losses[d]});
     for (const auto& [name, loss] : router) line.push_back({name, loss});
     metrics_->write(line);

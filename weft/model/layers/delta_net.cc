@@ -84,6 +84,7 @@ Values declare(ModuleBuilder& b, const DeltaNetSpec& spec, ValueId x) {
   v.w_conv = b.parameter("conv_weight", {channels, spec.taps},
                          {b.part(Role::conv_q, {Dk, spec.taps}, taps), b.part(Role::conv_k, {Dk, spec.taps}, taps),
                           b.part(Role::conv_v, {Dv, spec.taps}, taps)});
+  b.keep_gradient_precise(v.w_conv);
   const Shape heads{spec.heads};
   v.A_log = b.precise_parameter("A_log", heads, {b.part(Role::A_log, heads, {Init::Kind::log_uniform, 1, 16})});
   v.dt_bias = b.precise_parameter("dt_bias", heads, {b.part(Role::dt_bias, heads, {Init::Kind::constant, 1})});

@@ -38,15 +38,11 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
   const RouterSpec router = spec.router;
 
   const ParameterValues norm = b.norm_weight("norm_weight", Role::norm, H);
-  const ParameterValues w = b.parameter("router_weight", {E, H}, {b.part(Role::router, {E, H}, b.matrix_init())});
-  b.tensor(w).accumulate_dtype = true;
-  b.module().values[w.value.index()].dtype = acc;
+  const ParameterValues w =
+      b.precise_parameter("router_weight", {E, H}, {b.part(Role::router, {E, H}, b.matrix_init())});
   ParameterValues bias;  // of the logits
-  if (spec.router_bias) {
-    bias = b.parameter("router_bias", {E}, {b.part(Role::router_bias, {E}, {Init::Kind::constant, 0})});
-    b.tensor(bias).accumulate_dtype = true;
-    b.module().values[bias.value.index()].dtype = acc;
-  }
+  if (spec.router_bias)
+    bias = b.precise_parameter("router_bias", {E}, {b.part(Role::router_bias, {E}, {Init::Kind::constant, 0})});
   const bool biased = spec.router_bias;
   ValueId choice_bias;
   if (spec.expert_bias)

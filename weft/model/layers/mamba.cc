@@ -77,6 +77,7 @@ Values declare(ModuleBuilder& b, const MambaSpec& spec, ValueId x) {
   v.w_conv = b.parameter("conv_weight", {channels, spec.taps},
                          {b.part(Role::conv_x, {Di, spec.taps}, taps), b.part(Role::conv_B, {N, spec.taps}, taps),
                           b.part(Role::conv_C, {N, spec.taps}, taps)});
+  b.keep_gradient_precise(v.w_conv);
   if (spec.conv_bias)
     v.b_conv = b.parameter("conv_bias", {channels},
                            {b.part(Role::conv_x_bias, {Di}, taps), b.part(Role::conv_B_bias, {N}, taps),

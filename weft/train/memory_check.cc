@@ -1,0 +1,69 @@
+#include "weft/train/memory_check.h"
+
+#include "weft/base/error.h"
+#include "weft/base/text.h"
+
+namespace weft {
+
+namespace {
+
+std::string bytes(std::int64_t count) { return human_bytes(static_cast<double>(count)); }
+
+std::int64_t needed_by(const SessionOptions& options) {
+  Module module = build_module(options.config, module_options(options));
+  add_updates(module, options.precision, options.adam, options.ranks.gradients());
+  return plan_memory(build_plan(module, plan_options(options))).total();
+}
+
+// One option changed, and what it is called.
+struct Change {
+  std::string flag;
+  SessionOptions options;
+};
+
+std::vector<Change> changes_of(const SessionOptions& options) {
+  std::vector<Change> changes;
+  const auto change = [&](const std::string& flag) -> SessionOptions& {
+    changes.push_back({flag, options});
+    return changes.back().options;
+  };
+  if (options.batch > 1) {
+    SessionOptions& o = change(fmt::format("--micro-batch-size {}", options.batch / 2));
+    o.batch = options.batch / 2;
+    o.micro_batches = 2 * options.micro_batches;
+  }
+  if (options.precision.compute == DType::f32) change("--bf16").precision.compute = DType::bf16;
+  if (options.precision.compute == DType::bf16 && !options.precision.bf16_gradients)
+    change("--grad-reduce-in-bf16").precision.bf16_gradients = true;
+  if (options.ranks.weave && !options.ranks.early_attention_backward)
+    change("--ep-overlap-early-attn-memory-release").ranks.early_attention_backward = true;
+  if (options.ranks.weave) {
+    SessionOptions& o = change("no --overlap-moe-expert-parallel-comm");
+    o.ranks.weave = o.ranks.early_attention_backward = false;
+  }
+  if (options.length > 1) change(fmt::format("--seq-length {}", options.length / 2)).length = options.length / 2;
+  return changes;
+}
+
+}  // namespace
+
+void require_memory(const Device& device, const SessionOptions& options, const MemoryPlan& memory) {
+  const std::size_t free = device.free_bytes();
+  if (static_cast<std::size_t>(memory.total()) <= free) return;
+  std::string less;
+  for (const Change& change : changes_of(options)) {
+    const std::int64_t needed = needed_by(change.options);
+    if (needed >= memory.total()) continue;
+    less += fmt::format("\n  {}: {}{}", change.flag, bytes(needed),
+                        static_cast<std::size_t>(needed) <= free ? ", which fits" : "");
+  }
+  throw UserError(
+      "a step needs {} of memory{}, and {} has {} free: weights {}, gradients {}, optimizer {}, activations {}, inputs "
+      "and tables {}.{}",
+      bytes(memory.total()), options.ranks.ranks() > 1 ? " a rank" : "", device.name(),
+      human_bytes(static_cast<double>(free)), bytes(memory.weights), bytes(memory.gradients), bytes(memory.states),
+      bytes(memory.activations), bytes(memory.step),
+      less.empty() ? " A smaller model would need less" : " Needed with" + less);
+}
+
+}  // namespace weft

@@ -173,11 +173,11 @@ void Session::initialise_parameters(std::uint64_t seed) {
 }
 
 std::vector<double> Session::parameter_values(std::size_t tensor) {
+  flush_updates();
   return storage_->read_parameter(*stream_, TensorId(static_cast<std::int64_t>(tensor)));
 }
 
 void Session::each_parameter(const ParameterSink& sink) {
-  flush_updates();
   for (std::size_t i = 0; i < module_.parameters.size(); ++i) {
     const std::vector<double> values = parameter_values(i);
     for (const ParameterPart& part : module_.parameters[i].parts)

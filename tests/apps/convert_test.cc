@@ -124,6 +124,14 @@ TEST_F(Save, ATrainedModelLosesWhatItLost) {
   EXPECT_EQ(validation_loss(train(back_) + still_), trained) << "float weights in a float file";
 }
 
+TEST_F(Save, UpdatesThatTheNextStepWouldHaveMadeAreIn) {
+  for (const char* name : {"at_once", "beside"})
+    expect_done(train(golden("mixtral")) + Words{"--lr", "1e-2", "--save-hf", folder_.file(name)} +
+                (std::string(name) == "beside" ? Words{"--overlap-optimizer"} : Words{}));
+  EXPECT_TRUE(read_file(folder_.file("at_once") + "/model.safetensors") ==
+              read_file(folder_.file("beside") + "/model.safetensors"));
+}
+
 TEST_F(Save, ExpertsOfAllRanks) {
   const Words wide = {"--lr", "1e-2", "--global-batch-size", "2", "--fp64", "--ranks", "2"};
   for (const char* size : {"1", "2"}) {

@@ -68,6 +68,8 @@ TEST(LateUpdates, are_done_before_anything_reads_or_sets_weights) {
     say(session.logits(prompt));
     say(weights_of(session));
     step(5);
+    say(session.parameter_values(0));
+    step(5);
     session.flush_updates();
     session.flush_updates();  // there is nothing left to do
     step(6);

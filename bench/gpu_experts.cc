@@ -3,10 +3,9 @@
 // FLOP forward and 12 R H F backward with R = tokens x choices, 256 MiB written before each iteration, medians. One JSON
 // line a shape.
 //
-//   bench_gpu_experts [--iterations N] [--even] [--bf16-gradients] [--only SHAPE] [--try WAYS]
+//   bench_gpu_experts [--iterations N] [--even] [--bf16-gradients] [--only SHAPE]
 //
 // --even: every expert gets the same number of rows; otherwise routing is the k largest of random logits, as the peer's.
-// --try 0256: times each product in each of these ways (WEFT_GROUPED) too.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -35,7 +34,6 @@ constexpr Shape4 shapes[] = {
 struct Settings {
   int iterations = 20, only = -1;
   bool even = false, narrow_gradients = false;
-  std::string ways;
 };
 
 struct Choices {
@@ -295,44 +293,16 @@ double error_of(Tensors& t, const Layer& l, const Shape4& s, const Choices& c) {
 
 double rounded(double x) { return std::round(x * 1e4) / 1e4; }
 
-void try_ways(Clock& clock, const std::vector<Operation>& parts, const Settings& settings, const Json& shape) {
-  for (const Operation& part : parts) {
-    const std::string name = part.name;
-    const std::size_t mode = name == "up" || name == "down"       ? 0
-                             : name == "up d" || name == "down d" ? 1
-                             : name.ends_with(" w")               ? 2
-                                                                  : 3;
-    if (mode == 3) continue;
-    Json times = Json::object();
-    for (char way : settings.ways) {
-      std::string choice = "220";
-      choice[mode] = way;
-      setenv("WEFT_GROUPED", choice.c_str(), 1);
-      try {
-        times[std::string(1, way)] = rounded(clock.time({part.queue})[0]);
-      } catch (const std::exception& error) {
-        times[std::string(1, way)] = error.what();
-      }
-    }
-    unsetenv("WEFT_GROUPED");
-    Json line = shape;
-    line["product"] = name;
-    line["ms_by_way"] = times;
-    fmt::print("{}\n", line.dump());
-    std::fflush(stdout);
-  }
-}
-
 void run(Device& device, const Shape4& s, const Settings& settings) {
   Tensors tensors(device);
   Clock clock(device, tensors, settings.iterations);
   const Choices choices = choose(s, settings.even);
   const Layer layer = make_layer(tensors, s, choices, settings.narrow_gradients);
   const std::vector<Operation> parts = operations(tensors, layer, s.k);
-  Json shape = {{"tokens", s.tokens}, {"hidden", s.hidden}, {"ffn", s.ffn}, {"experts", s.experts}, {"topk", s.k}};
+  const Json shape = {
+      {"tokens", s.tokens}, {"hidden", s.hidden}, {"ffn", s.ffn}, {"experts", s.experts}, {"topk", s.k}};
   for (const Operation& part : parts) part.queue();  // first use: scratch memory grows
   tensors.stream().synchronize();
-  if (!settings.ways.empty()) try_ways(clock, parts, settings, shape);
 
   // As in a training step: forward and backward captured.
   std::vector<std::unique_ptr<Graph>> graphs;
@@ -382,8 +352,6 @@ int main(int argc, char** argv) {
         settings.iterations = std::max(1, std::atoi(value().c_str()));
       else if (option == "--only")
         settings.only = std::atoi(value().c_str());
-      else if (option == "--try")
-        settings.ways = value();
       else if (option == "--even")
         settings.even = true;
       else if (option == "--bf16-gradients")

@@ -168,6 +168,13 @@ TEST(CudaSession, SerialLanesGraphDelayAndLateUpdatesGiveTheSameBits) {
       EXPECT_EQ(other, serial) << "lanes " << lanes << " graph " << graph << " delay " << delay << " overlap "
                                << overlap;
     }
+    // However the processors are divided between updates and the forward pass.
+    for (const char* processors : {"0", "2", "40", "100"}) {
+      setenv("WEFT_UPDATE_PROCESSORS", processors, 1);
+      EXPECT_EQ(train(*device, dtype, true, true, false, true, other), losses);
+      EXPECT_EQ(other, serial) << processors << " processors for updates";
+    }
+    unsetenv("WEFT_UPDATE_PROCESSORS");
     EXPECT_LT(losses[10], losses[0]);
   }
 }

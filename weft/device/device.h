@@ -17,6 +17,9 @@ class Stream {
  public:
   virtual ~Stream() = default;
   virtual void synchronize() = 0;  // returns when everything queued so far is done; throws what went wrong
+  // Operations queued from now on take at most so many of Device::processors(), where they can, to leave room for those
+  // of other streams. It never changes a result.
+  virtual void use_processors(int) {}
 };
 
 // A point in a stream that other streams can wait for.
@@ -51,6 +54,10 @@ class Device {
   virtual std::string name() const = 0;
   virtual const Operations& operations() const = 0;
   virtual std::unique_ptr<Stream> make_stream(int threads) = 0;  // threads: of a CPU's team; others ignore it
+  // Whose work goes first where that of several streams waits for room.
+  virtual std::unique_ptr<Stream> make_urgent_stream() { return make_stream(1); }
+  // What all streams share: a GPU's multiprocessors. 1: nothing to divide; streams of a CPU have threads of their own.
+  virtual int processors() const { return 1; }
   virtual std::unique_ptr<Event> make_event() = 0;
   virtual std::unique_ptr<Memory> allocate(std::size_t bytes) = 0;  // RunError with sizes when there is too little
   virtual std::size_t free_bytes() const = 0;

@@ -1,10 +1,26 @@
 #include "weft/execute/stream_executor.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cstdlib>
 
 #include "weft/base/error.h"
 
 namespace weft {
+
+namespace {
+
+// How many of a device's processors updates get while the forward pass runs beside them: what keeps the memory busy, and
+// no more; an even number, since a GPU's blocks often come in pairs. WEFT_UPDATE_PROCESSORS: another, 0 for no division,
+// while it is being measured.
+int processors_for_updates(const Device& device) {
+  const int all = device.processors();
+  const char* text = std::getenv("WEFT_UPDATE_PROCESSORS");
+  const int wanted = text != nullptr ? std::atoi(text) : all * 3 / 20 * 2;
+  return wanted > 0 && wanted < all ? wanted : all;
+}
+
+}  // namespace
 
 StreamExecutor::StreamExecutor(const PreparedPlan& plan, Device& device, Stream& stream, bool graph)
     : plan_(plan), device_(device), stream_(stream), start_(device.make_event()) {
@@ -13,7 +29,7 @@ StreamExecutor::StreamExecutor(const PreparedPlan& plan, Device& device, Stream&
   for (const Node& node : nodes) {
     Stream*& of_lane = streams_[static_cast<std::size_t>(node.lane)];
     if (!of_lane) {
-      own_.push_back(device.make_stream(1));
+      own_.push_back(device.make_urgent_stream());
       lane_ends_.push_back(device.make_event());
       of_lane = own_.back().get();
     }
@@ -32,6 +48,26 @@ StreamExecutor::StreamExecutor(const PreparedPlan& plan, Device& device, Stream&
       }
       waits_[i].events.push_back(static_cast<std::size_t>(event));
     }
+  divide_processors(marks);
+}
+
+// Updates that the step before has left share the device with the nodes that do not yet wait for the last of them.
+void StreamExecutor::divide_processors(const std::vector<LaneMarks>& marks) {
+  const std::vector<Node>& nodes = plan_.plan().nodes;
+  const int all = device_.processors(), updates = processors_for_updates(device_);
+  processors_.assign(nodes.size(), all);
+  const auto last = std::find_if(nodes.rbegin(), nodes.rend(), [](const Node& node) { return node.carried; });
+  if (last == nodes.rend() || updates == all) return;
+  const std::ptrdiff_t last_update = nodes.rend() - last - 1;
+  bool beside_updates = true;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    if (nodes[i].lane == Lane::compute && marks[i][static_cast<std::size_t>(Lane::update)] >= last_update)
+      beside_updates = false;
+    if (nodes[i].carried)
+      processors_[i] = updates;
+    else if (beside_updates)
+      processors_[i] = all - updates;
+  }
 }
 
 void StreamExecutor::keep_times(bool keep) {
@@ -47,6 +83,7 @@ void StreamExecutor::queue_step() {
     Stream& stream = stream_of(nodes[i].lane);
     for (std::size_t event : waits_[i].events) events_[event]->wait_on(stream);
     if (!times_.empty()) node_times_[2 * i]->record(stream);
+    stream.use_processors(processors_[i]);
     plan_.run_node(NodeId(static_cast<std::int64_t>(i)), stream);
     if (!times_.empty()) node_times_[2 * i + 1]->record(stream);
     if (waits_[i].event >= 0) events_[static_cast<std::size_t>(waits_[i].event)]->record(stream);
@@ -55,6 +92,7 @@ void StreamExecutor::queue_step() {
     lane_ends_[lane]->record(*own_[lane]);
     lane_ends_[lane]->wait_on(stream_);
   }
+  stream_.use_processors(device_.processors());
 }
 
 void StreamExecutor::read_times() {

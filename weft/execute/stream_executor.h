@@ -1,6 +1,8 @@
 // Runs a plan on a device that queues its work: lanes are streams, and the calling thread puts every node on the stream
 // of its lane, in the order of the list, with events where a node waits for another lane. A step that never waits on
-// the host is recorded as one graph at its second run and queued as a whole from then on.
+// the host is recorded as one graph at its second run and queued as a whole from then on. Where updates run beside a
+// forward pass, each gets a part of the device's processors: otherwise kernels of one would fill them all, and those of
+// the other wait.
 #pragma once
 
 #include <array>
@@ -30,6 +32,7 @@ class StreamExecutor : public Executor {
     std::vector<std::size_t> events;  // of other lanes' nodes, to wait for
     std::ptrdiff_t event = -1;        // to record behind the node, since others wait for it
   };
+  void divide_processors(const std::vector<LaneMarks>& marks);
   void queue_step();
   void read_times();
   Stream& stream_of(Lane lane) const { return *streams_[static_cast<std::size_t>(lane)]; }
@@ -40,6 +43,7 @@ class StreamExecutor : public Executor {
   std::array<Stream*, lane_count> streams_{};  // by lane; null where the plan does not use it
   std::vector<std::unique_ptr<Stream>> own_;   // of lanes other than compute
   std::vector<NodeWaits> waits_;               // by node
+  std::vector<int> processors_;                // by node: how many of the device's it may take
   std::vector<std::unique_ptr<Event>> events_, lane_ends_, node_times_;
   std::unique_ptr<Event> start_;
   std::unique_ptr<Graph> graph_;

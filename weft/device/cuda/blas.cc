@@ -225,16 +225,44 @@ void Blas::measure(CudaStream& stream, const Matmul& op, Choice& choice) {
   std::swap(choice.algorithms[0], choice.algorithms[best]);
 }
 
+// For a stream that shares the processors: the same algorithm, told how many there are, if its result has the same bits
+// then. (One that deals out parts of sums by processors would give others.)
+void Blas::limit(CudaStream& stream, const Matmul& op, Choice& limited) {
+  const auto tell = [&](std::int32_t processors) {
+    check(library_.cublasLtMatmulDescSetAttribute(limited.product, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &processors,
+                                                  sizeof processors),
+          "describing a product");
+  };
+  Measurement m(stream, op);
+  if (!m.possible()) return;
+  const auto result = [&] {
+    m.restore();
+    return queue(stream, op, limited, 0) == CUBLAS_STATUS_SUCCESS ? m.fingerprint() : Fingerprint{};
+  };
+  const Fingerprint all = result();
+  if (all.set >= static_cast<std::uint64_t>(op.c.shape.elements()) / 2) {
+    tell(stream.processors());
+    const Fingerprint some = result();
+    if (some.hash != all.hash || some.set != all.set) tell(0);
+  }
+  m.restore();
+}
+
 const Blas::Choice& Blas::choice(CudaStream& stream, const Matmul& op, const Key& key) {
-  const std::scoped_lock lock(mutex_);
   std::unique_ptr<Choice>& known = choices_[key];
   if (known) return *known;
   known = choose(op, key);
   // Small products are not worth it.
   const double flop = 2.0 * static_cast<double>(op.c.shape.elements()) *
                       static_cast<double>(op.transpose_a == Transposed::yes ? op.a.shape[0] : op.a.shape[1]);
-  if (known->algorithms.size() > 1 && flop > 1e9) {
-    set_bias(*known, op);
+  const bool large = flop > 1e9;
+  set_bias(*known, op);
+  if (key[17] != 0) {
+    Key of_all = key;
+    of_all[17] = 0;
+    known->algorithms = choice(stream, op, of_all).algorithms;
+    if (large && !known->algorithms.empty()) limit(stream, op, *known);
+  } else if (large && known->algorithms.size() > 1) {
     measure(stream, op, *known);
   }
   return *known;
@@ -268,7 +296,9 @@ bool Blas::multiply(CudaStream& stream, const Matmul& op) {
                    alignment_of(op.b.data),
                    alignment_of(op.a.data),
                    alignment_of(c.data),
-                   alignment_of(op.c.data)};
+                   alignment_of(op.c.data),
+                   stream.shares_processors() ? stream.processors() : 0};
+  const std::scoped_lock lock(mutex_);  // the description of a product is set and used by one at a time
   const Choice& chosen = choice(stream, op, key);
   if (chosen.algorithms.empty()) return false;
   set_bias(chosen, op);

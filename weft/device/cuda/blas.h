@@ -1,5 +1,5 @@
 // Products by cuBLASLt. The algorithm for a shape is chosen when it is met first, by measuring where it is large, and
-// kept: the same shape always gives the same bits.
+// kept: the same shape always gives the same bits, on all processors or on a part of them.
 #pragma once
 
 #include <array>
@@ -25,10 +25,11 @@ class Blas {
 
  private:
   struct Choice;
-  using Key = std::array<std::int64_t, 17>;
+  using Key = std::array<std::int64_t, 18>;
   const Choice& choice(CudaStream& stream, const Matmul& op, const Key& key);
   std::unique_ptr<Choice> choose(const Matmul& op, const Key& key);
   void measure(CudaStream& stream, const Matmul& op, Choice& choice);
+  void limit(CudaStream& stream, const Matmul& op, Choice& limited);
   cublasStatus_t queue(CudaStream& stream, const Matmul& op, const Choice& chosen, std::size_t algorithm);
   void set_bias(const Choice& choice, const Matmul& op);
   void check(cublasStatus_t status, const char* what) const;

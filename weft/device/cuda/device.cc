@@ -93,12 +93,18 @@ CudaDevice::CudaDevice(int index) {
         properties.name, properties.major, properties.minor, properties.major, properties.minor);
   }
   name_ = fmt::format("cuda ({})", properties.name);
+  processors_ = properties.multiProcessorCount;
   blas_ = std::make_unique<Blas>();
   attention_ = make_fused_attention();
   fill_table(operations_);
 }
 
-std::unique_ptr<Stream> CudaDevice::make_stream(int) { return std::make_unique<CudaStream>(*blas_, attention_.get()); }
+std::unique_ptr<Stream> CudaDevice::make_stream(int) {
+  return std::make_unique<CudaStream>(*blas_, attention_.get(), processors_, false);
+}
+std::unique_ptr<Stream> CudaDevice::make_urgent_stream() {
+  return std::make_unique<CudaStream>(*blas_, attention_.get(), processors_, true);
+}
 std::unique_ptr<Event> CudaDevice::make_event() { return std::make_unique<CudaEvent>(); }
 
 std::unique_ptr<Memory> CudaDevice::allocate(std::size_t bytes) {

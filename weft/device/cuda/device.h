@@ -18,6 +18,8 @@ class CudaDevice : public Device {
   std::string name() const override { return name_; }
   const Operations& operations() const override { return operations_; }
   std::unique_ptr<Stream> make_stream(int threads) override;
+  std::unique_ptr<Stream> make_urgent_stream() override;
+  int processors() const override { return processors_; }
   std::unique_ptr<Event> make_event() override;
   std::unique_ptr<Memory> allocate(std::size_t bytes) override;
   std::size_t free_bytes() const override;
@@ -29,6 +31,7 @@ class CudaDevice : public Device {
 
  private:
   std::string name_;
+  int processors_ = 0;
   std::unique_ptr<Blas> blas_;
   std::unique_ptr<FusedAttention> attention_;
   Operations operations_;

@@ -13,8 +13,11 @@ constexpr std::size_t first_scratch = std::size_t{32} << 20;
 
 }  // namespace
 
-CudaStream::CudaStream(Blas& blas, FusedAttention* attention) : blas_(blas), attention_(attention) {
-  check_cuda(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "making a stream");
+CudaStream::CudaStream(Blas& blas, FusedAttention* attention, int processors, bool urgent)
+    : blas_(blas), all_processors_(processors), processors_(processors), attention_(attention) {
+  int last = 0, first = 0;
+  check_cuda(cudaDeviceGetStreamPriorityRange(&last, &first), "asking for the priorities of streams");
+  check_cuda(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking, urgent ? first : last), "making a stream");
   check_cuda(cudaMalloc(&workspace_, workspace_bytes), "allocating a stream's workspace");
   check_cuda(cudaMalloc(&scratch_, first_scratch), "allocating a stream's scratch memory");
   scratch_bytes_ = first_scratch;

@@ -16,13 +16,17 @@ class FusedAttention;
 
 class CudaStream : public Stream {
  public:
-  CudaStream(Blas& blas, FusedAttention* attention);
+  // processors: the GPU's multiprocessors. urgent: blocks of its kernels go before those of other streams.
+  CudaStream(Blas& blas, FusedAttention* attention, int processors, bool urgent);
   ~CudaStream() override;
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
 
   void synchronize() override;
+  void use_processors(int count) override { processors_ = count; }
   cudaStream_t handle() const { return handle_; }
+  int processors() const { return processors_; }  // how many the kernels of an operation may fill
+  bool shares_processors() const { return processors_ < all_processors_; }
   Blas& blas() const { return blas_; }
   FusedAttention* attention() const { return attention_; }  // null: there is none
 
@@ -40,6 +44,8 @@ class CudaStream : public Stream {
 
  private:
   Blas& blas_;
+  const int all_processors_;
+  int processors_;
   cudaStream_t handle_ = nullptr;
   void* workspace_ = nullptr;
   void* scratch_ = nullptr;

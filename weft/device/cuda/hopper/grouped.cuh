@@ -40,17 +40,9 @@ struct Way {
                                    cutlass::epilogue::PtrArrayTmaWarpSpecializedCooperative>;
 };
 
-// The ways that are compiled, by number; WEFT_GROUPED chooses among them.
-template <int number>
-struct WayOf;
-template <>
-struct WayOf<0> : Way<128, 256, 2, 1, false> {};
-template <>
-struct WayOf<2> : Way<128, 256, 1, 2, false, 64> {};
-template <>
-struct WayOf<5> : Way<128, 192, 1, 2, true> {};
-template <>
-struct WayOf<6> : Way<128, 192, 2, 1, true> {};
+using ForRows = Way<128, 256, 1, 2, false, 64>;   // rows of groups: pairs across, so that they round up to 128
+using ForWeights = Way<128, 192, 2, 1, true>;     // sums over rows; long stores of f32 hide behind the other's products
+using ForShortSums = Way<128, 256, 2, 1, false>;  // the same where few rows come to a group
 
 // a_layout: RowMajor where sum elements lie side by side; b_layout: ColumnMajor where they do. D: of the result; C: like D
 // where results are added up, void otherwise.
@@ -108,13 +100,6 @@ __global__ void list_groups(Products p, typename G::Lists lists) {
   set_stride(lists.d_stride[g], p.d_stride);
 }
 
-inline int multiprocessors() {
-  int device = 0, count = 0;
-  check_cuda(cudaGetDevice(&device), "grouped_matmul");
-  check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "grouped_matmul");
-  return count;
-}
-
 template <class G>
 void run(CudaStream& stream, const Products& p) {
   constexpr const char* name = "grouped_matmul";
@@ -134,7 +119,7 @@ void run(CudaStream& stream, const Products& p) {
   arguments.mode = cutlass::gemm::GemmUniversalMode::kGrouped;
   arguments.problem_shape.num_groups = p.groups;
   arguments.hw_info.device_id = 0;
-  arguments.hw_info.sm_count = multiprocessors();
+  arguments.hw_info.sm_count = stream.processors();
   auto* memory = static_cast<std::byte*>(stream.scratch(bytes + Gemm::get_workspace_size(arguments)));
   typename G::Lists lists;
   lists.sizes = reinterpret_cast<typename G::Sizes*>(memory + sizes);

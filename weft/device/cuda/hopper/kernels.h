@@ -1,5 +1,4 @@
-// The products of experts on Hopper, one a file. Those that are templates come in several ways while it is being measured
-// which is best.
+// The products of experts on Hopper, one a file.
 #pragma once
 
 #include "weft/device/cuda/stream.h"
@@ -8,12 +7,10 @@ namespace weft::cuda::hopper {
 
 struct Products;
 
-template <int way>
-void forward(CudaStream& stream, const Products& products);  // bf16 result
-template <int way>
-void input_gradient(CudaStream& stream, const Products& products);  // bf16 result
-template <int way>
+void forward(CudaStream& stream, const Products& products);                 // bf16 result
+void input_gradient(CudaStream& stream, const Products& products);          // bf16 result
 void weight_gradient(CudaStream& stream, const Products& products);         // f32 result, written
+void weight_gradient_short(CudaStream& stream, const Products& products);   // the same, for sums over few rows
 void weight_gradient_add(CudaStream& stream, const Products& products);     // f32 result, may be added
 void weight_gradient_narrow(CudaStream& stream, const Products& products);  // bf16 result, may be added
 

@@ -4,7 +4,7 @@
 namespace weft::cuda::hopper {
 
 void weight_gradient_add(CudaStream& stream, const Products& products) {
-  run<Grouped<cutlass::layout::ColumnMajor, cutlass::layout::RowMajor, float, float, WayOf<6>>>(stream, products);
+  run<Grouped<cutlass::layout::ColumnMajor, cutlass::layout::RowMajor, float, float, ForWeights>>(stream, products);
 }
 
 }  // namespace weft::cuda::hopper

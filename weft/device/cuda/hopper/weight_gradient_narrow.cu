@@ -5,7 +5,7 @@ namespace weft::cuda::hopper {
 
 void weight_gradient_narrow(CudaStream& stream, const Products& products) {
   run<Grouped<cutlass::layout::ColumnMajor, cutlass::layout::RowMajor, cutlass::bfloat16_t, cutlass::bfloat16_t,
-              WayOf<6>>>(stream, products);
+              ForWeights>>(stream, products);
 }
 
 }  // namespace weft::cuda::hopper

@@ -104,70 +104,116 @@ struct StepConstants {
   float clip, beta1, rest1, beta2, rest2, inverse1, inverse2, eps, rate, decay;
 };
 
-// Elements [begin, end) of a slab. master: what is updated; weight: where it is rounded to, or null.
-template <int V, class M, class W, class G>
+// Rounded as written, whichever kernel it is compiled into: an update is the same on all processors and on a few.
+__device__ inline void update_one(const StepConstants& k, float g, float& first, float& second, float& value) {
+  const float d = __fmul_rn(k.clip, g);
+  first = __fmaf_rn(k.beta1, first, __fmul_rn(k.rest1, d));
+  second = __fmaf_rn(k.beta2, second, __fmul_rn(__fmul_rn(k.rest2, d), d));
+  const float root = __fadd_rn(__fsqrt_rn(__fmul_rn(second, k.inverse2)), k.eps);
+  const float direction = __fdiv_rn(__fmul_rn(first, k.inverse1), root);
+  value = __fmaf_rn(-k.rate, __fmaf_rn(k.decay, value, direction), value);
+}
+
+// Elements [begin, end) of a slab, at least V; a thread has `at_once` packs of V on the way. master: what is updated;
+// weight: where it is rounded to, or null.
+template <int threads, int at_once, int V, class M, class W, class G>
 __device__ void update(const StepConstants& k, M* master, W* weight, float* m, float* v, const G* gradient,
                        std::int64_t begin, std::int64_t end) {
-  for (std::int64_t i = begin + threadIdx.x * V; i < end; i += threads * V) {
-    float g[V], first[V], second[V], value[V];
-    load<V>(gradient + i, g);
-    load<V>(m + i, first);
-    load<V>(v + i, second);
-    load<V>(master + i, value);
+  for (std::int64_t at = begin + threadIdx.x * V; at < end; at += threads * V * at_once) {
+    float g[at_once][V], first[at_once][V], second[at_once][V], value[at_once][V];
 #pragma unroll
-    for (int j = 0; j < V; ++j) {
-      const float d = k.clip * g[j];
-      first[j] = k.beta1 * first[j] + k.rest1 * d;
-      second[j] = k.beta2 * second[j] + k.rest2 * d * d;
-      const float direction = first[j] * k.inverse1 / (sqrtf(second[j] * k.inverse2) + k.eps);
-      value[j] -= k.rate * (direction + k.decay * value[j]);
+    for (int n = 0; n < at_once; ++n) {
+      const std::int64_t wanted = at + n * threads * V;
+      const std::int64_t i = wanted < end ? wanted : end - V;  // without a branch: what lies behind is not stored
+      load<V>(gradient + i, g[n]);
+      load<V>(m + i, first[n]);
+      load<V>(v + i, second[n]);
+      load<V>(master + i, value[n]);
     }
-    store<V>(m + i, first);
-    store<V>(v + i, second);
-    store<V>(master + i, value);
-    if (weight != nullptr) store<V>(weight + i, value);
+#pragma unroll
+    for (int n = 0; n < at_once; ++n) {
+      const std::int64_t i = at + n * threads * V;
+      if (i >= end) break;
+#pragma unroll
+      for (int j = 0; j < V; ++j) update_one(k, g[n][j], first[n][j], second[n][j], value[n][j]);
+      store<V>(m + i, first[n]);
+      store<V>(v + i, second[n]);
+      store<V>(master + i, value[n]);
+      if (weight != nullptr) store<V>(weight + i, value[n]);
+    }
   }
 }
 
-template <class W, class G>
+template <int threads, int at_once, class W, class G>
 __device__ void update_item(const StepConstants& k, const SlabItem& s, std::int64_t begin, std::int64_t end) {
   W* weight = static_cast<W*>(s.weight);
   const G* gradient = static_cast<const G*>(s.gradient);
   float* master = static_cast<float*>(s.master);
   if (s.packs && end % 4 == 0) {
     if (master != nullptr)
-      update<4>(k, master, weight, s.m, s.v, gradient, begin, end);
+      update<threads, at_once, 4>(k, master, weight, s.m, s.v, gradient, begin, end);
     else
-      update<4>(k, weight, static_cast<W*>(nullptr), s.m, s.v, gradient, begin, end);
+      update<threads, at_once, 4>(k, weight, static_cast<W*>(nullptr), s.m, s.v, gradient, begin, end);
   } else if (master != nullptr) {
-    update<1>(k, master, weight, s.m, s.v, gradient, begin, end);
+    update<threads, 1, 1>(k, master, weight, s.m, s.v, gradient, begin, end);
   } else {
-    update<1>(k, weight, static_cast<W*>(nullptr), s.m, s.v, gradient, begin, end);
+    update<threads, 1, 1>(k, weight, static_cast<W*>(nullptr), s.m, s.v, gradient, begin, end);
   }
 }
 
-template <int capacity>
-__global__ void adamw_kernel(const __grid_constant__ List<SlabItem, capacity> list, const double* values, double beta1,
-                             double beta2, double eps) {
+// `parts` of updates_a_block elements, dealt out to the blocks in turn.
+template <int threads, int at_once, int capacity>
+__global__ void __launch_bounds__(threads)
+    adamw_kernel(const __grid_constant__ List<SlabItem, capacity> list, int parts, const double* values, double beta1,
+                 double beta2, double eps) {
   if (values[StepValues::finite] == 0) return;
-  const int block = static_cast<int>(blockIdx.x);
-  const SlabItem& s = item_of(list, block);
-  const StepConstants k{static_cast<float>(values[StepValues::clip_factor]),
-                        static_cast<float>(beta1),
-                        static_cast<float>(1 - beta1),
-                        static_cast<float>(beta2),
-                        static_cast<float>(1 - beta2),
-                        static_cast<float>(1 / values[StepValues::correction1]),
-                        static_cast<float>(1 / values[StepValues::correction2]),
-                        static_cast<float>(eps),
-                        static_cast<float>(values[StepValues::learning_rate]),
-                        s.decays ? static_cast<float>(values[StepValues::weight_decay]) : 0.0f};
-  const std::int64_t begin = (block - s.first) * updates_a_block;
-  const std::int64_t end = begin + updates_a_block < s.count ? begin + updates_a_block : s.count;
-  if (s.single_weight)
-    s.single_gradient ? update_item<float, float>(k, s, begin, end) : update_item<float, bf16>(k, s, begin, end);
-  else
-    s.single_gradient ? update_item<bf16, float>(k, s, begin, end) : update_item<bf16, bf16>(k, s, begin, end);
+  StepConstants k{static_cast<float>(values[StepValues::clip_factor]),
+                  static_cast<float>(beta1),
+                  static_cast<float>(1 - beta1),
+                  static_cast<float>(beta2),
+                  static_cast<float>(1 - beta2),
+                  static_cast<float>(1 / values[StepValues::correction1]),
+                  static_cast<float>(1 / values[StepValues::correction2]),
+                  static_cast<float>(eps),
+                  static_cast<float>(values[StepValues::learning_rate]),
+                  0.0f};
+  const float decay = static_cast<float>(values[StepValues::weight_decay]);
+  for (int part = static_cast<int>(blockIdx.x); part < parts; part += static_cast<int>(gridDim.x)) {
+    const SlabItem& s = item_of(list, part);
+    k.decay = s.decays ? decay : 0.0f;
+    const std::int64_t begin = (part - s.first) * updates_a_block;
+    const std::int64_t end = begin + updates_a_block < s.count ? begin + updates_a_block : s.count;
+    if (s.single_weight)
+      s.single_gradient ? update_item<threads, at_once, float, float>(k, s, begin, end)
+                        : update_item<threads, at_once, float, bf16>(k, s, begin, end);
+    else
+      s.single_gradient ? update_item<threads, at_once, bf16, float>(k, s, begin, end)
+                        : update_item<threads, at_once, bf16, bf16>(k, s, begin, end);
+  }
+}
+
+// On a few processors beside other kernels: one block on each, which stays. It takes more than half of the registers, so
+// there are never two on one, and it must draw about 80 GB/s alone: with a latency of 1 us that is 43 KB of reads on the
+// way (16 of 30 bytes), and four packs a thread are 128 KB. Blocks come in pairs like those of the products beside it:
+// pairs are taken from one cluster of processors (GPC), which must not be left with odd ones.
+constexpr int resident_threads = 512, resident_packs = 4;
+template <int capacity>
+void launch_resident(CudaStream& stream, const List<SlabItem, capacity>& list, unsigned parts, const AdamW& op) {
+  int device = 0, pairs = 0;
+  check_cuda(cudaGetDevice(&device), "adamw");
+  check_cuda(cudaDeviceGetAttribute(&pairs, cudaDevAttrClusterLaunch, device), "adamw");
+  cudaLaunchAttribute pair = {};
+  pair.id = cudaLaunchAttributeClusterDimension;
+  pair.val.clusterDim.x = 2, pair.val.clusterDim.y = 1, pair.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(std::max(stream.processors() / 2 * 2, 2)));
+  config.blockDim = dim3(resident_threads);
+  config.stream = stream.handle();
+  config.attrs = &pair;
+  config.numAttrs = pairs != 0 ? 1 : 0;
+  check_cuda(cudaLaunchKernelEx(&config, adamw_kernel<resident_threads, resident_packs, capacity>, list,
+                                static_cast<int>(parts), op.step_values.as<double>(), op.beta1, op.beta2, op.eps),
+             "adamw");
 }
 
 // Hands a list over in as few launches as its length allows: flush(list, blocks).
@@ -264,9 +310,11 @@ void clip_factor(Stream& stream, const ClipFactor& op) {
 void adamw(Stream& stream, const AdamW& op) {
   require(op.step_values.dtype == DType::f64 && op.step_values.shape.elements() >= StepValues::count, "adamw",
           "step_values are not f64 [count]");
-  const auto flush = [&](const auto& list, unsigned count) {
-    adamw_kernel<<<count, threads, 0, cuda_stream(stream).handle()>>>(list, op.step_values.as<double>(), op.beta1,
-                                                                      op.beta2, op.eps);
+  CudaStream& s = cuda_stream(stream);
+  const auto flush = [&]<int capacity>(const List<SlabItem, capacity>& list, unsigned parts) {
+    if (s.shares_processors()) return launch_resident(s, list, parts, op);
+    adamw_kernel<threads, 1><<<parts, threads, 0, s.handle()>>>(
+        list, static_cast<int>(parts), op.step_values.as<double>(), op.beta1, op.beta2, op.eps);
     launched("adamw");
   };
   with_list<SlabItem, 32, 512>(op.slabs.size(), flush, [&](auto& builder) {

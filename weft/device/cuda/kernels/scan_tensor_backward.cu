@@ -177,7 +177,7 @@ struct MatrixShared {
   static constexpr int own = 0, other = own + scan_half * N, rows = other + scan_rows * N,
                        columns = rows + scan_half * scan_dim, state = columns + scan_rows * scan_dim,
                        end = state + scan_dim * N;  // elements
-  static constexpr int bytes = end * 2 + (2 * scan_rows + 2 * scan_half) * 4;
+  static constexpr int bytes = end * 2 + (3 * scan_rows + 2 * scan_half) * 4;
 };
 
 // dC of 64 tokens t (rows; columns are tokens j <= t), or dB of 64 tokens j (columns are tokens t >= j):
@@ -194,7 +194,8 @@ __device__ void matrix_gradient(const ScanArguments<bf16>& x, const ScanGradient
   const SharedTile<8> rows{memory + At::rows}, columns{memory + At::columns};
   float* floats = reinterpret_cast<float*>(memory + At::end);
   const HeadSteps steps{floats, floats + scan_rows};
-  float* dots = floats + 2 * scan_rows;  // [2][64]: of the state's halves
+  float* dots = floats + 2 * scan_rows;                          // [2][64]: of the state's halves
+  int* firsts = reinterpret_cast<int*>(floats) + 3 * scan_rows;  // [128]: of each token's document
   const int c = static_cast<int>(blockIdx.x) / 2, group = static_cast<int>(blockIdx.y);
   const int begin = x.cut.begin(c), n = x.cut.size(c);
   const int warp = static_cast<int>(threadIdx.x) / 32 % 4, side = static_cast<int>(threadIdx.x) / 128;
@@ -221,6 +222,9 @@ __device__ void matrix_gradient(const ScanArguments<bf16>& x, const ScanGradient
     token[r] = strip * 16 + lane / 4 + 8 * r;
     lower[r] = token[r] < n ? x.cut.first(begin, token[r]) : scan_rows;
   }
+  if (threadIdx.x < scan_rows)
+    firsts[threadIdx.x] =
+        static_cast<int>(threadIdx.x) < n ? x.cut.first(begin, static_cast<int>(threadIdx.x)) : scan_rows;
   float out[N / 16][4] = {}, pairs[4][2][4] = {};
   const int first_head = group * x.per_group, end_head = first_head + x.per_group;
   for (int head = first_head; head < end_head; ++head) {
@@ -293,11 +297,12 @@ __device__ void matrix_gradient(const ScanArguments<bf16>& x, const ScanGradient
           const int column = i * 16 + b * 8 + lane % 4 * 2 + e % 2, r = e / 2;
           bool together;
           if constexpr (of_B)
-            together = column >= token[r] && column < n && x.cut.first(begin, column) <= token[r];
+            together = column >= token[r] && firsts[column] <= token[r];
           else
             together = column <= token[r] && column >= lower[r];
           const float apart = of_B ? steps.sum[column] - sum[r] : sum[r] - steps.sum[column];
-          if (together) pairs[q][b][e] += dm[b][e] * quick_exp2(apart) * steps.dt[of_B ? token[r] : column];
+          const float value = dm[b][e] * quick_exp2(apart) * steps.dt[of_B ? token[r] : column];
+          pairs[q][b][e] += together ? value : 0.0f;
         }
     }
   }

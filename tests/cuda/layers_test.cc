@@ -17,9 +17,10 @@ TEST_F(LayerOperations, RmsNorm) {
   };
   for (DType type : model_types)
     for (DType weight_type : {type, DType::f32})
-      for (const Case& c : {Case{1, 1, 1, true}, Case{37, 1, 67, true}, Case{33, 4, 64, true}, Case{17, 3, 40, false},
-                            Case{600, 2, 128, true}, Case{9, 1, 2056, true}, Case{300, 1, 1024, true},
-                            Case{70, 1, 2048, true}, Case{5, 3, 264, false}, Case{11, 2, 1544, true}})
+      for (const Case& c :
+           {Case{1, 1, 1, true}, Case{37, 1, 67, true}, Case{33, 4, 64, true}, Case{17, 3, 40, false},
+            Case{600, 2, 128, true}, Case{9, 1, 2056, true}, Case{300, 1, 1024, true}, Case{70, 1, 2048, true},
+            Case{5, 3, 264, false}, Case{11, 2, 1544, true}, Case{3, 1, 4104, true}})
         for (bool zero_centred : {false, true}) {
           SCOPED_TRACE(fmt::format("{} {} rows of {} x {}", name_of(type), c.rows, c.groups, c.width));
           const std::int64_t columns = c.groups * c.width, weights = c.shared ? c.width : columns;

@@ -39,7 +39,8 @@ TEST_F(RecurrentOperations, CausalConvolution) {
     for (DType weight_type : {type, DType::f32})
       for (const Case& c :
            {Case{1, 1, 1, 4, true, false}, Case{2, 37, 67, 4, true, false}, Case{1, 100, 64, 4, false, true},
-            Case{3, 33, 40, 4, true, true}, Case{1, 70, 24, 3, true, false}, Case{2, 2, 16, 2, true, false}})
+            Case{3, 33, 40, 4, true, true}, Case{1, 70, 24, 3, true, false}, Case{2, 2, 16, 2, true, false},
+            Case{1, 300, 136, 4, true, true}})
         for (bool silu : {true, false}) {
           SCOPED_TRACE(
               fmt::format("{} {}x{} channels {} taps {}", name_of(type), c.batch, c.length, c.channels, c.taps));
@@ -219,7 +220,8 @@ TEST_F(RecurrentOperations, GatedNorm) {
   for (DType type : model_types)
     for (DType weight_type : {type, DType::f32})
       for (const Case& c : {Case{1, 1, 1, true}, Case{37, 1, 67, true}, Case{33, 4, 64, true}, Case{17, 3, 40, false},
-                            Case{300, 2, 128, false}, Case{9, 1, 2056, true}})
+                            Case{300, 2, 128, false}, Case{9, 1, 2056, true}, Case{70, 2, 512, false},
+                            Case{5, 1, 520, true}, Case{3, 2, 1032, false}, Case{3, 1, 4104, true}})
         for (bool gate_first : {false, true}) {
           SCOPED_TRACE(fmt::format("{} {} rows of {} x {}", name_of(type), c.rows, c.groups, c.width));
           const std::int64_t columns = c.groups * c.width, weights = c.shared ? c.width : columns;

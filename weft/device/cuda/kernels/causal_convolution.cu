@@ -1,7 +1,9 @@
-// Causal depthwise convolution with few taps. A thread walks along a run of tokens with V channels side by side; what it
-// has seen stays in registers, so that every element is read once (and a few before each run).
+// Causal depthwise convolution with few taps. A warp walks along a run of tokens, a thread with V channels side by side;
+// what it has seen stays in registers, so that every element is read once (and a few before each run). The next tokens
+// are on their way while the present ones are worked on.
 #include "weft/device/cuda/kernels/activation_kinds.cuh"
 #include "weft/device/cuda/kernels/column_sums.cuh"
+#include "weft/device/cuda/kernels/quick.cuh"
 #include "weft/device/cuda/table.h"
 #include "weft/device/operations/recurrent.h"
 
@@ -10,9 +12,10 @@ namespace weft::cuda {
 namespace {
 
 constexpr int most_taps = 16;
-constexpr int threads = 128;
-constexpr std::int64_t run = 32;      // tokens of a thread
-constexpr std::int64_t sum_run = 64;  // of one that adds up the weight's gradient
+constexpr int runs_a_block = 4;  // one for each warp, side by side, so that they share what is before
+constexpr int run = 32;          // tokens of a warp
+constexpr int block_tokens = runs_a_block * run;
+constexpr int wide_channels = 4;  // of a thread
 
 struct Sizes {
   std::int64_t tokens, channels, length;
@@ -27,13 +30,19 @@ struct Sizes {
 
 // The same for token after token, without a division for each.
 struct Walk {
-  std::int64_t position;  // of the next token in its sequence
-  __device__ Walk(const Sizes& s, std::int64_t t) : position(t % s.length) {}
-  __device__ int reach(const Sizes& s, std::int64_t t, int most) {
-    std::int64_t seen = position;
-    if (s.boundaries != nullptr && t - s.boundaries[t] < seen) seen = t - s.boundaries[t];
-    position = position + 1 == s.length ? 0 : position + 1;
-    return seen < most ? static_cast<int>(seen) : most;
+  int token, position, length;  // the next token; its place in its sequence
+  const std::int32_t* boundaries;
+  __device__ Walk(const Sizes& s, std::int64_t t)
+      : token(static_cast<int>(t)),
+        position(static_cast<int>(t % s.length)),
+        length(static_cast<int>(s.length)),
+        boundaries(s.boundaries) {}
+  __device__ int reach(int most) {
+    int seen = position;
+    if (boundaries != nullptr) seen = min(seen, token - boundaries[token]);
+    ++token;
+    position = position + 1 == length ? 0 : position + 1;
+    return min(seen, most);
   }
 };
 
@@ -46,21 +55,52 @@ struct Arguments {
   bool silu;
 };
 
+// The tokens and channels of a thread.
+template <int V>
+struct Place {
+  std::int64_t channel = (blockIdx.x * static_cast<std::int64_t>(32) + threadIdx.x) * V;
+  std::int64_t token = (blockIdx.y * static_cast<std::int64_t>(runs_a_block) + threadIdx.y) * run;
+  // How many of a run's tokens there are, and up to `more` after them.
+  __device__ int count(const Sizes& s, int more = 0) const {
+    const std::int64_t left = s.tokens - token;
+    return left < run + more ? static_cast<int>(left) : run + more;
+  }
+};
+
+// `size` tokens on their way.
+template <class T, int V, int size>
+struct Batch {
+  Pack<T, V> at[size];
+  __device__ void read(const T* from, std::int64_t stride, int count) {
+#pragma unroll
+    for (int u = 0; u < size; ++u)
+      if (u < count) at[u] = *reinterpret_cast<const Pack<T, V>*>(from + u * stride);
+  }
+  __device__ void widened(int u, float (&x)[V]) const {
+#pragma unroll
+    for (int v = 0; v < V; ++v) x[v] = widen(at[u].at[v]);
+  }
+};
+
 // V channels of one thread: the taps of its weights, and the last tokens.
 template <int taps, int V>
 struct Window {
-  float weight[taps][V], bias[V], x[taps][V];  // x[taps - 1] is the newest
+  float weight[V][taps], bias[V], x[taps][V];  // x[taps - 1] is the newest
 
   template <class T, class W>
   __device__ Window(const Arguments<T, W>& a, std::int64_t c, std::int64_t t) {
 #pragma unroll
     for (int v = 0; v < V; ++v) {
       bias[v] = a.bias != nullptr ? widen(a.bias[c + v]) : 0.0f;
+      if constexpr (V > 1) {
+        load<taps>(a.weight + (c + v) * taps, weight[v]);
+      } else {
 #pragma unroll
-      for (int i = 0; i < taps; ++i) weight[i][v] = widen(a.weight[(c + v) * taps + i]);
+        for (int i = 0; i < taps; ++i) weight[v][i] = widen(a.weight[(c + v) * taps + i]);
+      }
     }
     // The tokens before t, if it sees them: x[taps - 1] is t - 1, until t comes.
-    const int reach = t < a.sizes.tokens ? a.sizes.reach(t, taps - 1) : 0;
+    const int reach = a.sizes.reach(t, taps - 1);
 #pragma unroll
     for (int i = 0; i < taps; ++i) {
 #pragma unroll
@@ -74,108 +114,173 @@ struct Window {
 #pragma unroll
     for (int v = 0; v < V; ++v) {
 #pragma unroll
-      for (int i = 0; i + 1 < taps; ++i) x[i][v] = taps - 1 - i <= reach ? x[i + 1][v] : 0.0f;
+      for (int i = 0; i + 1 < taps; ++i) x[i][v] = x[i + 1][v];
       x[taps - 1][v] = token[v];
     }
+    if (reach == taps - 1) return;  // nearly always, and the same for all threads of a warp
+#pragma unroll
+    for (int i = 0; i + 1 < taps; ++i)
+      if (taps - 1 - i > reach) {
+#pragma unroll
+        for (int v = 0; v < V; ++v) x[i][v] = 0;
+      }
   }
   __device__ float sum(int v) const {
     float s = bias[v];
 #pragma unroll
-    for (int i = 0; i < taps; ++i) s += weight[i][v] * x[i][v];
+    for (int i = 0; i < taps; ++i) s += weight[v][i] * x[i][v];
     return s;
   }
   // The gradient of the sum, from that of its activation.
   __device__ float sum_gradient(int v, float d, bool silu) const {
     if (!silu) return d;
-    const float s = sum(v), gate = sigmoid(s);
+    const float s = sum(v), gate = quick_sigmoid(s);
     return d * (gate + s * gate * (1.0f - gate));
   }
 };
 
 template <int taps, int V, class T, class W>
-__global__ void __launch_bounds__(threads) forward_kernel(Arguments<T, W> a) {
-  const std::int64_t c = (blockIdx.x * static_cast<std::int64_t>(threads) + threadIdx.x) * V, t0 = blockIdx.y * run;
-  if (c >= a.sizes.channels) return;
-  const std::int64_t t1 = t0 + run < a.sizes.tokens ? t0 + run : a.sizes.tokens;
-  Window<taps, V> window(a, c, t0);
-  Walk walk(a.sizes, t0);
-#pragma unroll 4
-  for (std::int64_t t = t0; t < t1; ++t) {
-    float x[V], y[V];
-    load<V>(a.x[t] + c, x);
-    const int reach = walk.reach(a.sizes, t, taps - 1);
-    window.enter(x, reach);
+__global__ void __launch_bounds__(32 * runs_a_block, 5) forward_kernel(Arguments<T, W> a) {
+  constexpr int size = 4;  // tokens at once
+  const Place<V> place;
+  const int count = place.count(a.sizes);
+  if (place.channel >= a.sizes.channels || count <= 0) return;
+  const T* x = a.x[place.token] + place.channel;
+  T* y = a.y[place.token] + place.channel;
+  Batch<T, V, size> now, next;
+  now.read(x, a.x.stride, count);
+  Window<taps, V> window(a, place.channel, place.token);
+  Walk walk(a.sizes, place.token);
+  for (int done = 0; done < count; done += size) {
+    x += size * a.x.stride;
+    next.read(x, a.x.stride, count - done - size);
 #pragma unroll
-    for (int v = 0; v < V; ++v) {
-      const float s = window.sum(v);
-      y[v] = a.silu ? s * sigmoid(s) : s;
+    for (int u = 0; u < size; ++u) {
+      if (done + u >= count) break;
+      float in[V], out[V];
+      now.widened(u, in);
+      window.enter(in, walk.reach(taps - 1));
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        const float s = window.sum(v);
+        out[v] = a.silu ? s * quick_sigmoid(s) : s;
+      }
+      store<V>(y, out);
+      y += a.y.stride;
     }
-    store<V>(a.y[t] + c, y);
+    now = next;
   }
 }
 
 // dx of token t is complete once the gradients of the sums of t .. t + taps - 1 are there.
 template <int taps, int V, class T, class W>
-__global__ void __launch_bounds__(threads) backward_kernel(Arguments<T, W> a) {
-  const std::int64_t c = (blockIdx.x * static_cast<std::int64_t>(threads) + threadIdx.x) * V, t0 = blockIdx.y * run;
-  if (c >= a.sizes.channels) return;
-  const std::int64_t t1 = t0 + run < a.sizes.tokens ? t0 + run : a.sizes.tokens;
-  Window<taps, V> window(a, c, t0);
-  Walk walk(a.sizes, t0);
+__global__ void __launch_bounds__(32 * runs_a_block, 4) backward_kernel(Arguments<T, W> a) {
+  constexpr int size = 4;
+  const Place<V> place;
+  const int own = place.count(a.sizes), count = place.count(a.sizes, taps - 1);
+  if (place.channel >= a.sizes.channels || own <= 0) return;
+  const T *x = a.x[place.token] + place.channel, *dy = a.dy[place.token] + place.channel;
+  T* to = a.y[place.token] + place.channel;
+  Batch<T, V, size> x_now, x_next, dy_now, dy_next;
+  x_now.read(x, a.x.stride, count);
+  dy_now.read(dy, a.dy.stride, count);
+  Window<taps, V> window(a, place.channel, place.token);
+  Walk walk(a.sizes, place.token);
   float dx[taps][V] = {};  // dx[taps - 1 - i]: of token t - i
-#pragma unroll 4
-  for (std::int64_t t = t0; t < t1 + taps - 1; ++t) {
+  for (int done = 0; done < own + taps - 1; done += size) {
+    x += size * a.x.stride;
+    dy += size * a.dy.stride;
+    x_next.read(x, a.x.stride, count - done - size);
+    dy_next.read(dy, a.dy.stride, count - done - size);
 #pragma unroll
-    for (int i = 0; i + 1 < taps; ++i)
-#pragma unroll
-      for (int v = 0; v < V; ++v) dx[i][v] = dx[i + 1][v];
-#pragma unroll
-    for (int v = 0; v < V; ++v) dx[taps - 1][v] = 0;
-    if (t < a.sizes.tokens) {
-      float x[V], d[V];
-      load<V>(a.x[t] + c, x);
-      load<V>(a.dy[t] + c, d);
-      const int reach = walk.reach(a.sizes, t, taps - 1);
-      window.enter(x, reach);
+    for (int u = 0; u < size; ++u) {
 #pragma unroll
       for (int v = 0; v < V; ++v) {
-        const float g = window.sum_gradient(v, d[v], a.silu);
+#pragma unroll
+        for (int i = 0; i + 1 < taps; ++i) dx[i][v] = dx[i + 1][v];
+        dx[taps - 1][v] = 0;
+      }
+      if (done + u < count) {
+        float in[V], d[V];
+        x_now.widened(u, in);
+        dy_now.widened(u, d);
+        const int reach = walk.reach(taps - 1);
+        window.enter(in, reach);
+#pragma unroll
+        for (int v = 0; v < V; ++v) d[v] = window.sum_gradient(v, d[v], a.silu);
 #pragma unroll
         for (int back = 0; back < taps; ++back)
-          if (back <= reach) dx[taps - 1 - back][v] += window.weight[taps - 1 - back][v] * g;
+          if (back <= reach) {
+#pragma unroll
+            for (int v = 0; v < V; ++v) dx[taps - 1 - back][v] += window.weight[v][taps - 1 - back] * d[v];
+          }
+      }
+      const int finished = done + u - (taps - 1);
+      if (finished >= 0 && finished < own) {
+        store<V>(to, dx[0]);
+        to += a.y.stride;
       }
     }
-    const std::int64_t done = t - (taps - 1);
-    if (done >= t0) store<V>(a.y[done] + c, dx[0]);
+    x_now = x_next;
+    dy_now = dy_next;
   }
 }
 
-// parts: [runs][taps + 1][channels], the bias's gradient last.
+// parts: [blocks of tokens][taps + 1][channels], the bias's gradient last. The runs of a block are added in their order.
 template <int taps, int V, class T, class W>
-__global__ void __launch_bounds__(threads) weight_kernel(Arguments<T, W> a, float* parts) {
-  const std::int64_t c = (blockIdx.x * static_cast<std::int64_t>(threads) + threadIdx.x) * V, t0 = blockIdx.y * sum_run;
-  if (c >= a.sizes.channels) return;
-  const std::int64_t t1 = t0 + sum_run < a.sizes.tokens ? t0 + sum_run : a.sizes.tokens;
-  Window<taps, V> window(a, c, t0);
-  Walk walk(a.sizes, t0);
+__global__ void __launch_bounds__(32 * runs_a_block, 4) weight_kernel(Arguments<T, W> a, float* parts) {
+  constexpr int size = 4;
+  __shared__ float of_runs[runs_a_block][(taps + 1) * V][32];
+  const Place<V> place;
+  const int count = place.count(a.sizes);
   float sums[taps + 1][V] = {};
-#pragma unroll 2
-  for (std::int64_t t = t0; t < t1; ++t) {
-    float x[V], d[V];
-    load<V>(a.x[t] + c, x);
-    load<V>(a.dy[t] + c, d);
-    const int reach = walk.reach(a.sizes, t, taps - 1);
-    window.enter(x, reach);
+  if (place.channel < a.sizes.channels && count > 0) {
+    const T *x = a.x[place.token] + place.channel, *dy = a.dy[place.token] + place.channel;
+    Batch<T, V, size> x_now, x_next, dy_now, dy_next;
+    x_now.read(x, a.x.stride, count);
+    dy_now.read(dy, a.dy.stride, count);
+    Window<taps, V> window(a, place.channel, place.token);
+    Walk walk(a.sizes, place.token);
+    for (int done = 0; done < count; done += size) {
+      x += size * a.x.stride;
+      dy += size * a.dy.stride;
+      x_next.read(x, a.x.stride, count - done - size);
+      dy_next.read(dy, a.dy.stride, count - done - size);
 #pragma unroll
-    for (int v = 0; v < V; ++v) {
-      const float g = window.sum_gradient(v, d[v], a.silu);
+      for (int u = 0; u < size; ++u) {
+        if (done + u >= count) break;
+        float in[V], d[V];
+        x_now.widened(u, in);
+        dy_now.widened(u, d);
+        window.enter(in, walk.reach(taps - 1));
 #pragma unroll
-      for (int i = 0; i < taps; ++i) sums[i][v] += g * window.x[i][v];
-      sums[taps][v] += g;
+        for (int v = 0; v < V; ++v) {
+          const float g = window.sum_gradient(v, d[v], a.silu);
+#pragma unroll
+          for (int i = 0; i < taps; ++i) sums[i][v] += g * window.x[i][v];
+          sums[taps][v] += g;
+        }
+      }
+      x_now = x_next;
+      dy_now = dy_next;
     }
   }
 #pragma unroll
-  for (int i = 0; i <= taps; ++i) store<V>(parts + (blockIdx.y * (taps + 1) + i) * a.sizes.channels + c, sums[i]);
+  for (int i = 0; i <= taps; ++i)
+#pragma unroll
+    for (int v = 0; v < V; ++v) of_runs[threadIdx.y][i * V + v][threadIdx.x] = sums[i][v];
+  __syncthreads();
+  if (place.channel >= a.sizes.channels) return;
+  for (int i = static_cast<int>(threadIdx.y); i <= taps; i += runs_a_block) {
+    float sum[V];
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      sum[v] = of_runs[0][i * V + v][threadIdx.x];
+#pragma unroll
+      for (int w = 1; w < runs_a_block; ++w) sum[v] += of_runs[w][i * V + v][threadIdx.x];
+    }
+    store<V>(parts + (blockIdx.y * static_cast<std::int64_t>(taps + 1) + i) * a.sizes.channels + place.channel, sum);
+  }
 }
 
 // dweight [channels][taps] and dbias [channels] from the parts.
@@ -198,7 +303,7 @@ Sizes sizes_of(const char* name, const CausalConvolution& op) {
   require(taps >= 1 && taps <= most_taps, name, "has more than 16 taps, or none");
   require(tokens == 0 || columns_of(op.x) == channels, name, "x and the weight differ in channels");
   require(tokens % length == 0, name, "T is not a multiple of length");
-  require(tokens <= 65535 * run, name, "more than 2 million tokens");
+  require(tokens <= std::int64_t{65535} * block_tokens, name, "more than 8 million tokens");
   require(!op.bias.given() || (op.bias.shape.elements() == channels && op.bias.dtype == op.weight.dtype), name,
           "the bias is not [channels] of the weight's dtype");
   require(!op.boundaries.given() || (op.boundaries.dtype == DType::i32 && op.boundaries.shape.elements() == tokens),
@@ -213,7 +318,13 @@ Arguments<T, W> arguments(const Sizes& sizes, const CausalConvolution& op, const
           op.silu};
 }
 
-// body(integral constants taps, V). The usual four taps with eight channels at once; every other number with one.
+// Whether a thread takes several channels: then it reads the taps of each at once.
+bool wide(const Sizes& sizes, const CausalConvolution& op, std::initializer_list<const Tensor*> tensors) {
+  const auto taps_bytes = static_cast<std::int64_t>(size_of(op.weight.dtype)) * columns_of(op.weight);
+  return packs(sizes.channels, tensors) && reinterpret_cast<std::intptr_t>(op.weight.data) % taps_bytes == 0;
+}
+
+// body(integral constants taps, V). The usual four taps with several channels at once; every other number with one.
 template <class Body>
 void with_taps(std::int64_t taps, bool wide, const Body& body) {
   const auto one = std::integral_constant<int, 1>{};
@@ -223,17 +334,19 @@ void with_taps(std::int64_t taps, bool wide, const Body& body) {
     case 3:
       return body(std::integral_constant<int, 3>{}, one);
     case 4:
-      return wide ? body(std::integral_constant<int, 4>{}, std::integral_constant<int, pack>{})
+      return wide ? body(std::integral_constant<int, 4>{}, std::integral_constant<int, wide_channels>{})
                   : body(std::integral_constant<int, 4>{}, one);
     default:
       refuse("causal_convolution", "has 2, 3 or 4 taps on a GPU");
   }
 }
 
-dim3 grid_of(const Sizes& s, int V, std::int64_t tokens_a_run) {
-  return dim3(static_cast<unsigned>(divide_up(s.channels, static_cast<std::int64_t>(threads) * V)),
-              static_cast<unsigned>(divide_up(s.tokens, tokens_a_run)));
+template <int V>
+dim3 grid_of(const Sizes& s) {
+  return dim3(static_cast<unsigned>(divide_up(s.channels, 32 * V)),
+              static_cast<unsigned>(divide_up(s.tokens, block_tokens)));
 }
+const dim3 block_shape(32, runs_a_block);
 
 }  // namespace
 
@@ -245,10 +358,10 @@ void causal_convolution(Stream& stream, const CausalConvolution& op) {
   with_storage_and(name, op.x.dtype, op.weight.dtype, [&](auto t, auto w) {
     using T = typename decltype(t)::type;
     using W = typename decltype(w)::type;
-    with_taps(columns_of(op.weight), packs(sizes.channels, {&op.x, &op.y}), [&](auto taps, auto v) {
+    with_taps(columns_of(op.weight), wide(sizes, op, {&op.x, &op.y}), [&](auto taps, auto v) {
       constexpr int V = decltype(v)::value;
       forward_kernel<decltype(taps)::value, V, T, W>
-          <<<grid_of(sizes, V, run), threads, 0, cuda_stream(stream).handle()>>>(arguments<T, W>(sizes, op, {}, op.y));
+          <<<grid_of<V>(sizes), block_shape, 0, cuda_stream(stream).handle()>>>(arguments<T, W>(sizes, op, {}, op.y));
       launched(name);
     });
   });
@@ -264,10 +377,10 @@ void causal_convolution_backward(Stream& stream, const CausalConvolutionBackward
   with_storage_and(name, f.x.dtype, f.weight.dtype, [&](auto t, auto w) {
     using T = typename decltype(t)::type;
     using W = typename decltype(w)::type;
-    with_taps(columns_of(f.weight), packs(sizes.channels, {&f.x, &op.dy, &op.dx}), [&](auto taps, auto v) {
+    with_taps(columns_of(f.weight), wide(sizes, f, {&f.x, &op.dy, &op.dx}), [&](auto taps, auto v) {
       constexpr int V = decltype(v)::value;
       backward_kernel<decltype(taps)::value, V, T, W>
-          <<<grid_of(sizes, V, run), threads, 0, cuda_stream(stream).handle()>>>(
+          <<<grid_of<V>(sizes), block_shape, 0, cuda_stream(stream).handle()>>>(
               arguments<T, W>(sizes, f, op.dy, op.dx));
       launched(name);
     });
@@ -284,16 +397,16 @@ void causal_convolution_weight_gradient(Stream& stream, const CausalConvolutionW
           "dbias is not [channels] of dweight's dtype");
   const Sizes sizes = sizes_of(name, f);
   CudaStream& s = cuda_stream(stream);
-  const std::int64_t runs = divide_up(sizes.tokens, sum_run);
+  const std::int64_t runs = divide_up(sizes.tokens, block_tokens);
   float* parts = s.scratch_of<float>(std::max<std::int64_t>(runs, 1) * (columns_of(f.weight) + 1) * sizes.channels);
   with_storage_and(name, f.x.dtype, f.weight.dtype, [&](auto t, auto w) {
     using T = typename decltype(t)::type;
     using W = typename decltype(w)::type;
-    with_taps(columns_of(f.weight), packs(sizes.channels, {&f.x, &op.dy}), [&](auto count, auto v) {
+    with_taps(columns_of(f.weight), wide(sizes, f, {&f.x, &op.dy}), [&](auto count, auto v) {
       constexpr int taps = decltype(count)::value, V = decltype(v)::value;
       if (runs > 0) {
         weight_kernel<taps, V, T, W>
-            <<<grid_of(sizes, V, sum_run), threads, 0, s.handle()>>>(arguments<T, W>(sizes, f, op.dy, {}), parts);
+            <<<grid_of<V>(sizes), block_shape, 0, s.handle()>>>(arguments<T, W>(sizes, f, op.dy, {}), parts);
         launched(name);
       }
       with_storage_and(name, f.x.dtype, op.dweight.dtype, [&](auto, auto g) {

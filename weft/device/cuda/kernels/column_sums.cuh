@@ -75,4 +75,38 @@ void sum_columns(const char* name, CudaStream& stream, const F& f, std::int64_t 
   });
 }
 
+// Eight columns a thread: f.add(r, c, sum) adds those from c. Rows of a chunk on `row_lanes` lanes, then lane by lane.
+constexpr int row_lanes = 8, block_columns = 32 * pack;
+template <class F>
+__global__ void __launch_bounds__(32 * row_lanes)
+    sum_packed_chunks(F f, std::int64_t rows, std::int64_t chunk, std::int64_t columns, float* parts) {
+  static_assert(block_columns == 32 * row_lanes);  // a thread a column in the end
+  __shared__ float lane_sums[row_lanes][block_columns];
+  const std::int64_t first = blockIdx.x * static_cast<std::int64_t>(block_columns), c = first + threadIdx.x * pack;
+  const std::int64_t begin = blockIdx.y * chunk, end = begin + chunk < rows ? begin + chunk : rows;
+  float sum[pack] = {};
+  if (c < columns) {
+#pragma unroll 4
+    for (std::int64_t r = begin + threadIdx.y; r < end; r += row_lanes) f.add(r, c, sum);
+  }
+#pragma unroll
+  for (int i = 0; i < pack; ++i) lane_sums[threadIdx.y][threadIdx.x * pack + i] = sum[i];
+  __syncthreads();
+  const int at = static_cast<int>(threadIdx.y) * 32 + static_cast<int>(threadIdx.x);
+  if (first + at >= columns) return;
+  float total = lane_sums[0][at];
+#pragma unroll
+  for (int lane = 1; lane < row_lanes; ++lane) total += lane_sums[lane][at];
+  parts[blockIdx.y * columns + first + at] = total;
+}
+
+template <class Y, class F>
+void sum_packed_columns(const char* name, CudaStream& stream, const F& f, std::int64_t rows, std::int64_t columns, Y* y,
+                        Store store) {
+  sum_by_chunks(name, stream, rows, columns, y, store, [&](std::int64_t chunk, unsigned chunks, float* parts) {
+    const dim3 grid(static_cast<unsigned>(divide_up(columns, block_columns)), chunks);
+    sum_packed_chunks<<<grid, dim3(32, row_lanes), 0, stream.handle()>>>(f, rows, chunk, columns, parts);
+  });
+}
+
 }  // namespace weft::cuda

@@ -1,6 +1,7 @@
 // gated_norm, its gradients, and l2_norm: a warp or a block for each part of a row.
 #include "weft/device/cuda/kernels/activation_kinds.cuh"
 #include "weft/device/cuda/kernels/column_sums.cuh"
+#include "weft/device/cuda/kernels/quick.cuh"
 #include "weft/device/cuda/kernels/row_parts.cuh"
 #include "weft/device/cuda/table.h"
 #include "weft/device/operations/recurrent.h"
@@ -86,6 +87,78 @@ __global__ void gated_backward(Rows<const T> xs, Rows<const T> zs, const W* weig
   }
 }
 
+// The same with everything read once, before the first sum.
+template <int threads, int count, class T, class W>
+__global__ void __launch_bounds__(held_block<threads>)
+    held_gated_forward(Rows<const T> xs, Rows<const T> zs, const W* weights, Rows<T> ys, float* inverses, Parts parts,
+                       float eps, bool gate_first) {
+  const std::int64_t index = part_index<threads>();
+  if (index >= parts.rows * parts.count) return;
+  const std::int64_t r = index / parts.count, part = index % parts.count, offset = part * parts.width;
+  const int width = static_cast<int>(parts.width);
+  Held<T, threads, count> x, z;
+  Held<W, threads, count> weight;
+  x.read(xs[r] + offset, width);
+  z.read(zs[r] + offset, width);
+  weight.read(weights + part * parts.weight_step, width);
+  const auto gated = [&](int i, int e) { return x(i, e) * (z(i, e) * quick_sigmoid(z(i, e))); };
+  float sum = 0, v[pack];
+  over_held<threads, count>(
+      width,
+      [&](int i, int e) {
+        const float u = gate_first ? gated(i, e) : x(i, e);
+        sum += u * u;
+      },
+      [](int) {});
+  sum = part_sum<threads>(sum);
+  const float inverse = 1.0f / sqrtf(sum / static_cast<float>(width) + eps);
+  if (threadIdx.x == 0) inverses[index] = inverse;
+  over_held<threads, count>(
+      width, [&](int i, int e) { v[e] = gated(i, e) * inverse * weight(i, e); },
+      [&](int i) { store<pack>(ys[r] + offset + x.place(i), v); });
+}
+
+template <int threads, int count, class T, class W>
+__global__ void __launch_bounds__(held_block<threads>)
+    held_gated_backward(Rows<const T> xs, Rows<const T> zs, const W* weights, const float* inverses, Rows<const T> dys,
+                        Rows<T> dxs, Rows<T> dzs, Parts parts, bool gate_first) {
+  const std::int64_t index = part_index<threads>();
+  if (index >= parts.rows * parts.count) return;
+  const std::int64_t r = index / parts.count, part = index % parts.count, offset = part * parts.width;
+  const int width = static_cast<int>(parts.width);
+  Held<T, threads, count> x, z, dy;
+  Held<W, threads, count> weight;
+  x.read(xs[r] + offset, width);
+  z.read(zs[r] + offset, width);
+  dy.read(dys[r] + offset, width);
+  weight.read(weights + part * parts.weight_step, width);
+  const float inverse = inverses[index];
+  float dot = 0, dx[pack], dz[pack];
+  over_held<threads, count>(
+      width, [&](int i, int e) { dot += dy(i, e) * weight(i, e) * x(i, e) * (z(i, e) * quick_sigmoid(z(i, e))); },
+      [](int) {});
+  dot = part_sum<threads>(dot);
+  const float along = inverse * inverse * inverse * dot / static_cast<float>(width);
+  over_held<threads, count>(
+      width,
+      [&](int i, int e) {
+        const float a = x(i, e), s = quick_sigmoid(z(i, e)), gate = z(i, e) * s, slope = s + gate * (1.0f - s);
+        const float v = dy(i, e) * weight(i, e);
+        if (gate_first) {
+          const float du = inverse * v - a * gate * along;
+          dz[e] = du * a * slope;
+          dx[e] = du * gate;
+        } else {
+          dz[e] = v * a * inverse * slope;
+          dx[e] = inverse * v * gate - a * along;
+        }
+      },
+      [&](int i) {
+        store<pack>(dxs[r] + offset + x.place(i), dx);
+        store<pack>(dzs[r] + offset + x.place(i), dz);
+      });
+}
+
 // Of the weight's gradient. Where the parts share their weights, a part is a row of the sum.
 template <class T>
 struct GatedTerm {
@@ -99,6 +172,16 @@ struct GatedTerm {
     const std::int64_t at = shared ? part * width + c : c;
     const float gate = widen(z[row][at]);
     return widen(dy[row][at]) * widen(x[row][at]) * (gate * sigmoid(gate)) * inverse[row * parts + part];
+  }
+  // Adds eight columns, of one part; for weights that are not shared.
+  __device__ void add(std::int64_t r, std::int64_t c, float (&sum)[pack]) const {
+    float a[pack], b[pack], d[pack];
+    load<pack>(x[r] + c, a);
+    load<pack>(z[r] + c, b);
+    load<pack>(dy[r] + c, d);
+    const float scale = inverse[r * parts + static_cast<unsigned>(c) / width];
+#pragma unroll
+    for (int i = 0; i < pack; ++i) sum[i] += d[i] * a[i] * (b[i] * quick_sigmoid(b[i])) * scale;
   }
 };
 
@@ -176,6 +259,16 @@ void gated_norm(Stream& stream, const GatedNorm& op) {
   with_storage_and(name, op.x.dtype, op.weight.dtype, [&](auto t, auto u) {
     using T = typename decltype(t)::type;
     using W = typename decltype(u)::type;
+    const bool held =
+        with_held<T>(parts, packs(parts.width, {&op.x, &op.z, &op.y, &op.weight}), [&](auto threads, auto count) {
+          constexpr int n = decltype(threads)::value;
+          const Launch l = held_launch<n>(parts);
+          held_gated_forward<n, decltype(count)::value, T, W><<<l.grid, l.block, 0, cuda_stream(stream).handle()>>>(
+              rows_of<const T>(op.x), rows_of<const T>(op.z), op.weight.as<W>(), rows_of<T>(op.y),
+              op.inverse.as<float>(), parts, static_cast<float>(op.eps), op.gate_first);
+          launched(name);
+        });
+    if (held) return;
     with_pack(parts.width, {&op.x, &op.z, &op.y, &op.weight}, [&](auto v) {
       with_threads(parts, [&](auto threads) {
         constexpr int V = decltype(v)::value, n = decltype(threads)::value;
@@ -199,6 +292,16 @@ void gated_norm_backward(Stream& stream, const GatedNormBackward& op) {
   with_storage_and(name, f.x.dtype, f.weight.dtype, [&](auto t, auto u) {
     using T = typename decltype(t)::type;
     using W = typename decltype(u)::type;
+    const bool held = with_held<T>(
+        parts, packs(parts.width, {&f.x, &f.z, &op.dy, &op.dx, &op.dz, &f.weight}), [&](auto threads, auto count) {
+          constexpr int n = decltype(threads)::value;
+          const Launch l = held_launch<n>(parts);
+          held_gated_backward<n, decltype(count)::value, T, W><<<l.grid, l.block, 0, cuda_stream(stream).handle()>>>(
+              rows_of<const T>(f.x), rows_of<const T>(f.z), f.weight.as<W>(), f.inverse.as<float>(),
+              rows_of<const T>(op.dy), rows_of<T>(op.dx), rows_of<T>(op.dz), parts, f.gate_first);
+          launched(name);
+        });
+    if (held) return;
     with_pack(parts.width, {&f.x, &f.z, &op.dy, &op.dx, &op.dz, &f.weight}, [&](auto v) {
       with_threads(parts, [&](auto threads) {
         constexpr int V = decltype(v)::value, n = decltype(threads)::value;
@@ -229,6 +332,9 @@ void gated_norm_weight_gradient(Stream& stream, const GatedNormWeightGradient& o
                             static_cast<unsigned>(f.groups),
                             static_cast<unsigned>(std::max<std::int64_t>(parts.width, 1)),
                             shared};
+    if (!shared && packs(parts.width, {&f.x, &f.z, &op.dy}))
+      return sum_packed_columns<Y>(name, cuda_stream(stream), term, parts.rows, op.dweight.shape.elements(),
+                                   op.dweight.as<Y>(), op.store);
     sum_columns<Y>(name, cuda_stream(stream), term, parts.rows * (shared ? parts.count : 1),
                    op.dweight.shape.elements(), nullptr, op.dweight.as<Y>(), op.store);
   });

@@ -69,102 +69,57 @@ __global__ void norm_backward(Rows<const T> xs, const W* weights, const float* i
   }
 }
 
-// A warp a part, whose elements it reads once and all at once: up to `count` packs of 8 a lane.
-template <class T, int count>
-struct Held {
-  Pack<T, pack> packs[count];
-  __device__ void read(const T* from, int width) {
-#pragma unroll
-    for (int i = 0; i < count; ++i) {
-      const int j = (i * 32 + static_cast<int>(threadIdx.x)) * pack;
-      if (j < width) packs[i] = *reinterpret_cast<const Pack<T, pack>*>(from + j);
-    }
-  }
-};
-
-template <int count, class T, class W>
-__global__ void __launch_bounds__(256)
+// The same with everything read once, weights and all before the first sum: nothing waits behind a store.
+template <int threads, int count, class T, class W>
+__global__ void __launch_bounds__(held_block<threads>)
     held_forward(Rows<const T> xs, const W* weights, Rows<T> ys, float* inverses, Parts parts, float eps, float shift) {
-  const std::int64_t index = part_index<32>();
+  const std::int64_t index = part_index<threads>();
   if (index >= parts.rows * parts.count) return;
   const std::int64_t r = index / parts.count, part = index % parts.count;
   const int width = static_cast<int>(parts.width);
-  const W* weight = weights + part * parts.weight_step;
   T* y = ys[r] + part * parts.width;
-  Held<T, count> x;
+  Held<T, threads, count> x;
+  Held<W, threads, count> weight;
   x.read(xs[r] + part * parts.width, width);
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < count; ++i)
-    if ((i * 32 + static_cast<int>(threadIdx.x)) * pack < width) {
-#pragma unroll
-      for (int e = 0; e < pack; ++e) sum += widen(x.packs[i].at[e]) * widen(x.packs[i].at[e]);
-    }
-  sum = warp_sum(sum);
+  weight.read(weights + part * parts.weight_step, width);
+  float sum = 0, v[pack];
+  over_held<threads, count>(
+      width, [&](int i, int e) { sum += x(i, e) * x(i, e); }, [](int) {});
+  sum = part_sum<threads>(sum);
   const float inverse = 1.0f / sqrtf(sum / static_cast<float>(width) + eps);
   if (inverses != nullptr && threadIdx.x == 0) inverses[index] = inverse;
-#pragma unroll
-  for (int i = 0; i < count; ++i) {
-    const int j = (i * 32 + static_cast<int>(threadIdx.x)) * pack;
-    if (j >= width) continue;
-    float w[pack], v[pack];
-    load<pack>(weight + j, w);
-#pragma unroll
-    for (int e = 0; e < pack; ++e) v[e] = widen(x.packs[i].at[e]) * inverse * (w[e] + shift);
-    store<pack>(y + j, v);
-  }
+  over_held<threads, count>(
+      width, [&](int i, int e) { v[e] = x(i, e) * inverse * (weight(i, e) + shift); },
+      [&](int i) { store<pack>(y + x.place(i), v); });
 }
 
-template <int count, class T, class W>
-__global__ void __launch_bounds__(256)
+template <int threads, int count, class T, class W>
+__global__ void __launch_bounds__(held_block<threads>)
     held_backward(Rows<const T> xs, const W* weights, const float* inverses, Rows<const T> dys, Rows<T> dxs,
                   Rows<const T> residuals, Parts parts, float shift) {
-  const std::int64_t index = part_index<32>();
+  const std::int64_t index = part_index<threads>();
   if (index >= parts.rows * parts.count) return;
   const std::int64_t r = index / parts.count, part = index % parts.count, offset = part * parts.width;
   const int width = static_cast<int>(parts.width);
-  const W* weight = weights + part * parts.weight_step;
-  Held<T, count> x, dy;
+  Held<T, threads, count> x, dy, residual;
+  Held<W, threads, count> weight;
   x.read(xs[r] + offset, width);
   dy.read(dys[r] + offset, width);
+  if (residuals.data != nullptr) residual.read(residuals[r] + offset, width);
+  weight.read(weights + part * parts.weight_step, width);
   const float inverse = inverses[index];
-  float dot = 0, w[pack];
-#pragma unroll
-  for (int i = 0; i < count; ++i) {
-    const int j = (i * 32 + static_cast<int>(threadIdx.x)) * pack;
-    if (j >= width) continue;
-    load<pack>(weight + j, w);
-#pragma unroll
-    for (int e = 0; e < pack; ++e) dot += widen(dy.packs[i].at[e]) * (w[e] + shift) * widen(x.packs[i].at[e]);
-  }
-  dot = warp_sum(dot);
+  float dot = 0, d[pack];
+  over_held<threads, count>(
+      width, [&](int i, int e) { dot += dy(i, e) * (weight(i, e) + shift) * x(i, e); }, [](int) {});
+  dot = part_sum<threads>(dot);
   const float along = inverse * inverse * inverse * dot / static_cast<float>(width);
-#pragma unroll
-  for (int i = 0; i < count; ++i) {
-    const int j = (i * 32 + static_cast<int>(threadIdx.x)) * pack;
-    if (j >= width) continue;
-    float d[pack], v[pack] = {};
-    load<pack>(weight + j, w);
-    if (residuals.data != nullptr) load<pack>(residuals[r] + offset + j, v);
-#pragma unroll
-    for (int e = 0; e < pack; ++e)
-      d[e] = widen(dy.packs[i].at[e]) * (w[e] + shift) * inverse - widen(x.packs[i].at[e]) * along + v[e];
-    store<pack>(dxs[r] + offset + j, d);
-  }
-}
-
-// Whether a part fits into a warp's registers; body(packs a lane).
-template <class T, class Body>
-bool with_held(const Parts& parts, bool packed, const Body& body) {
-  if constexpr (std::is_same_v<T, bf16>) {
-    if (!packed || parts.width <= 256 || parts.width > 2048) return false;
-    if (parts.width <= 1024)
-      body(std::integral_constant<int, 4>{});
-    else
-      body(std::integral_constant<int, 8>{});
-    return true;
-  }
-  return false;
+  over_held<threads, count>(
+      width,
+      [&](int i, int e) {
+        d[e] = dy(i, e) * (weight(i, e) + shift) * inverse - x(i, e) * along;
+        if (residuals.data != nullptr) d[e] += residual(i, e);
+      },
+      [&](int i) { store<pack>(dxs[r] + offset + x.place(i), d); });
 }
 
 }  // namespace
@@ -178,13 +133,15 @@ void rms_norm(Stream& stream, const RmsNorm& op) {
   with_storage_and(name, op.x.dtype, op.weight.dtype, [&](auto t, auto u) {
     using T = typename decltype(t)::type;
     using W = typename decltype(u)::type;
-    const bool held = with_held<T>(parts, packs(parts.width, {&op.x, &op.y, &op.weight}), [&](auto count) {
-      const Launch l = launch_of<32>(parts);
-      held_forward<decltype(count)::value, T, W><<<l.grid, l.block, 0, cuda_stream(stream).handle()>>>(
-          rows_of<const T>(op.x), op.weight.as<W>(), rows_of<T>(op.y), optional<float>(op.inverse), parts,
-          static_cast<float>(op.eps), op.zero_centred ? 1.0f : 0.0f);
-      launched(name);
-    });
+    const bool held =
+        with_held<T>(parts, packs(parts.width, {&op.x, &op.y, &op.weight}), [&](auto threads, auto count) {
+          constexpr int n = decltype(threads)::value;
+          const Launch l = held_launch<n>(parts);
+          held_forward<n, decltype(count)::value, T, W><<<l.grid, l.block, 0, cuda_stream(stream).handle()>>>(
+              rows_of<const T>(op.x), op.weight.as<W>(), rows_of<T>(op.y), optional<float>(op.inverse), parts,
+              static_cast<float>(op.eps), op.zero_centred ? 1.0f : 0.0f);
+          launched(name);
+        });
     if (held) return;
     with_pack(parts.width, {&op.x, &op.y, &op.weight}, [&](auto v) {
       with_threads(parts, [&](auto threads) {
@@ -212,9 +169,10 @@ void rms_norm_backward(Stream& stream, const RmsNormBackward& op) {
     using T = typename decltype(t)::type;
     using W = typename decltype(u)::type;
     const bool packed = packs(parts.width, {&op.x, &op.dy, &op.dx, &op.weight, &op.residual});
-    const bool held = with_held<T>(parts, packed, [&](auto count) {
-      const Launch l = launch_of<32>(parts);
-      held_backward<decltype(count)::value, T, W><<<l.grid, l.block, 0, cuda_stream(stream).handle()>>>(
+    const bool held = with_held<T>(parts, packed, [&](auto threads, auto count) {
+      constexpr int n = decltype(threads)::value;
+      const Launch l = held_launch<n>(parts);
+      held_backward<n, decltype(count)::value, T, W><<<l.grid, l.block, 0, cuda_stream(stream).handle()>>>(
           rows_of<const T>(op.x), op.weight.as<W>(), op.inverse.as<float>(), rows_of<const T>(op.dy), rows_of<T>(op.dx),
           rows_of<const T>(op.residual), parts, op.zero_centred ? 1.0f : 0.0f);
       launched(name);

@@ -56,4 +56,60 @@ Launch launch_of(const Parts& parts) {
   return {dim3(static_cast<unsigned>(divide_up(parts.rows * parts.count, at_once))), dim3(threads, at_once)};
 }
 
+// A part that a warp or a block reads once and all at once: up to `count` packs of 8 a thread stay in registers.
+template <class T, int threads, int count>
+struct Held {
+  Pack<T, pack> packs[count];
+  __device__ static int place(int i) { return (i * threads + static_cast<int>(threadIdx.x)) * pack; }
+  __device__ void read(const T* from, int width) {
+#pragma unroll
+    for (int i = 0; i < count; ++i)
+      if (place(i) < width) packs[i] = *reinterpret_cast<const Pack<T, pack>*>(from + place(i));
+  }
+  __device__ float operator()(int i, int e) const { return widen(packs[i].at[e]); }
+};
+// f(i, e) for the elements e of the packs i that this thread holds; then done(i) for each pack.
+template <int threads, int count, class F, class Done>
+__device__ void over_held(int width, const F& f, const Done& done) {
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    if (Held<bf16, threads, count>::place(i) >= width) continue;
+#pragma unroll
+    for (int e = 0; e < pack; ++e) f(i, e);
+    done(i);
+  }
+}
+
+constexpr int held_warps =
+    4;  // parts of a block where a warp holds one: few, so that blocks follow one another closely
+template <int threads>
+Launch held_launch(const Parts& parts) {
+  const unsigned at_once = threads == 32 ? held_warps : 1;
+  return {dim3(static_cast<unsigned>(divide_up(parts.rows * parts.count, at_once))), dim3(threads, at_once)};
+}
+template <int threads>
+constexpr int held_block = threads == 32 ? 32 * held_warps : threads;
+
+// Whether a part fits into the registers of a warp or a block; then body(threads, packs a thread).
+template <class T, class Body>
+bool with_held(const Parts& parts, bool packed, const Body& body) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    if (!packed || parts.width <= 256 || parts.width > 8192) return false;
+    const auto warp = std::integral_constant<int, 32>{};
+    const auto block = std::integral_constant<int, 256>{};
+    if (parts.width <= 512)
+      body(warp, std::integral_constant<int, 2>{});
+    else if (parts.width <= 1024)
+      body(warp, std::integral_constant<int, 4>{});
+    else if (parts.width <= 2048)
+      body(std::integral_constant<int, 128>{}, std::integral_constant<int, 2>{});
+    else if (parts.width <= 4096)
+      body(block, std::integral_constant<int, 2>{});
+    else
+      body(block, std::integral_constant<int, 4>{});
+    return true;
+  }
+  return false;
+}
+
 }  // namespace weft::cuda

@@ -27,13 +27,13 @@ __device__ inline void copy_tokens(bf16* to_tile, const Rows<const bf16>& x, int
 }
 
 // A state [64][N] as a tile of bf16; `with`: returns this thread's part of the product of the two.
-template <int N>
+template <int N, int threads = scan_threads>
 __device__ inline float copy_state(bf16* to, const float* from, const float* with) {
   const SharedTile<N / 8> tile{to};
   float dot = 0;
-#pragma unroll 4
-  for (int i = 0; i < scan_dim * N / 8 / scan_threads; ++i) {
-    const int index = i * scan_threads + static_cast<int>(threadIdx.x);
+#pragma unroll(threads > scan_threads ? 2 : 4)
+  for (int i = 0; i < scan_dim * N / 8 / threads; ++i) {
+    const int index = i * threads + static_cast<int>(threadIdx.x);
     float v[8];
     load<8>(from + index * 8, v);
     store<8>(tile.at(index / (N / 8), index % (N / 8)), v);
@@ -52,6 +52,7 @@ struct HeadSteps {
   float *sum, *dt;  // [128] in shared memory
   __device__ void load(const Steps& steps, std::int64_t at, int n) const {
     const int t = static_cast<int>(threadIdx.x);
+    if (t >= scan_rows) return;
     sum[t] = t < n ? static_cast<float>(steps.sum[at + t] * 1.4426950408889634) : 0.0f;
     dt[t] = t < n ? steps.dt[at + t] : 0.0f;
   }

@@ -1,6 +1,7 @@
 // Mamba-2's scan on tensor cores, backward. A block takes 64 tokens of a chunk and heads of a group one after the other:
 // one kernel makes dx (rows j, sums over t >= j), one dB and dC. Products of pairs of tokens are made again in each, so
 // that every sum has one owner. What the gradient of the step sizes needs goes to StepParts on the way.
+#include "weft/device/cuda/kernels/quick.cuh"
 #include "weft/device/cuda/kernels/scan_tensor.cuh"
 
 namespace weft::cuda {
@@ -117,7 +118,7 @@ __global__ void __launch_bounds__(scan_threads, 2) input_kernel(ScanArguments<bf
           const int to = t * 16 + b * 8 + lane % 4 * 2 + e % 2, r = e / 2, j = token[r];
           float decayed = 0;
           if (to > j && to < n && x.cut.first(begin, to) <= j) {
-            decayed = pairs[t][b][e] * exp2f(steps.sum[to] - sum[r]);
+            decayed = pairs[t][b][e] * quick_exp2(steps.sum[to] - sum[r]);
             const float w = dm[b][e] * decayed;
             column[r] += w;
             row[e % 2] += w * d[r];
@@ -169,17 +170,21 @@ __global__ void __launch_bounds__(scan_threads, 2) input_kernel(ScanArguments<bf
   }
 }
 
+constexpr int matrix_threads = 256;
+
 template <int N>
 struct MatrixShared {
   static constexpr int own = 0, other = own + scan_half * N, rows = other + scan_rows * N,
                        columns = rows + scan_half * scan_dim, state = columns + scan_rows * scan_dim,
                        end = state + scan_dim * N;  // elements
-  static constexpr int bytes = end * 2 + 2 * scan_rows * 4;
+  static constexpr int bytes = end * 2 + (3 * scan_rows + 2 * scan_half) * 4;
 };
 
 // dC of 64 tokens t (rows; columns are tokens j <= t), or dB of 64 tokens j (columns are tokens t >= j):
 //   dC_t = sum over heads of start_t H0^T dy_t + sum over j of (sum over heads of G_tj) B_j,  G_tj = dM_tj decay_tj d_j
 //   dB_j = sum over heads of share_j dH^T x_j + sum over t of (sum over heads of G_tj) C_t
+// Two warps share 16 rows: each takes one half of the state's columns and every second tile of pairs, which come together
+// in shared memory at the end.
 template <int N, bool of_B>
 __device__ void matrix_gradient(const ScanArguments<bf16>& x, const ScanGradients<bf16>& g, unsigned char* shared,
                                 int row0) {
@@ -189,13 +194,27 @@ __device__ void matrix_gradient(const ScanArguments<bf16>& x, const ScanGradient
   const SharedTile<8> rows{memory + At::rows}, columns{memory + At::columns};
   float* floats = reinterpret_cast<float*>(memory + At::end);
   const HeadSteps steps{floats, floats + scan_rows};
+  float* dots = floats + 2 * scan_rows;                          // [2][64]: of the state's halves
+  int* firsts = reinterpret_cast<int*>(floats) + 3 * scan_rows;  // [128]: of each token's document
   const int c = static_cast<int>(blockIdx.x) / 2, group = static_cast<int>(blockIdx.y);
   const int begin = x.cut.begin(c), n = x.cut.size(c);
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32 % 4, side = static_cast<int>(threadIdx.x) / 128;
+  const int lane = static_cast<int>(threadIdx.x) % 32, half = side * (N / 2);
   const int strip = row0 / 16 + warp, first = of_B ? row0 : 0, last = of_B ? scan_rows : row0 + scan_half;
   const auto seen = [&](int tile) { return of_B ? tile >= strip : tile <= strip; };
-  copy_tokens<N / 8>(own.data, of_B ? x.B : x.C, begin, n, row0, row0 + scan_half, row0, group * N);
-  copy_tokens<N / 8>(other.data, of_B ? x.C : x.B, begin, n, first, last, 0, group * N);
+  // What a row is with what comes by way of the state is part of the gradient of the steps.
+  const auto keep_dots = [&](int head) {
+    const int row = static_cast<int>(threadIdx.x), t = row0 + row;
+    if (row >= scan_half || t >= n) return;
+    const std::int64_t at = static_cast<std::int64_t>(head) * x.cut.tokens + begin + t;
+    const float all = dots[row] + dots[scan_half + row];
+    if (of_B)
+      g.parts.reach[at] = x.steps.end[at] * all;
+    else
+      g.parts.before[at] = x.steps.start[at] * all;
+  };
+  copy_tokens<N / 8, matrix_threads>(own.data, of_B ? x.B : x.C, begin, n, row0, row0 + scan_half, row0, group * N);
+  copy_tokens<N / 8, matrix_threads>(other.data, of_B ? x.C : x.B, begin, n, first, last, 0, group * N);
   commit_copies();
   int token[2], lower[2];
 #pragma unroll
@@ -203,14 +222,20 @@ __device__ void matrix_gradient(const ScanArguments<bf16>& x, const ScanGradient
     token[r] = strip * 16 + lane / 4 + 8 * r;
     lower[r] = token[r] < n ? x.cut.first(begin, token[r]) : scan_rows;
   }
-  float out[N / 8][4] = {}, pairs[8][2][4] = {};
-  for (int head = group * x.per_group; head < (group + 1) * x.per_group; ++head) {
+  if (threadIdx.x < scan_rows)
+    firsts[threadIdx.x] =
+        static_cast<int>(threadIdx.x) < n ? x.cut.first(begin, static_cast<int>(threadIdx.x)) : scan_rows;
+  float out[N / 16][4] = {}, pairs[4][2][4] = {};
+  const int first_head = group * x.per_group, end_head = first_head + x.per_group;
+  for (int head = first_head; head < end_head; ++head) {
     const std::int64_t at = static_cast<std::int64_t>(head) * x.cut.tokens + begin;
     __syncthreads();
-    copy_tokens<8>(rows.data, of_B ? x.x : g.dy, begin, n, row0, row0 + scan_half, row0, head * scan_dim);
-    copy_tokens<8>(columns.data, of_B ? g.dy : x.x, begin, n, first, last, 0, head * scan_dim);
+    if (head > first_head) keep_dots(head - 1);
+    copy_tokens<8, matrix_threads>(rows.data, of_B ? x.x : g.dy, begin, n, row0, row0 + scan_half, row0,
+                                   head * scan_dim);
+    copy_tokens<8, matrix_threads>(columns.data, of_B ? g.dy : x.x, begin, n, first, last, 0, head * scan_dim);
     commit_copies();
-    copy_state<N>(state.data, x.state_of(of_B ? g.dstates : x.states, c, head), nullptr);
+    copy_state<N, matrix_threads>(state.data, x.state_of(of_B ? g.dstates : x.states, c, head), nullptr);
     steps.load(x.steps, at, n);
     wait_for_copies<0>();
     __syncthreads();
@@ -218,55 +243,52 @@ __device__ void matrix_gradient(const ScanArguments<bf16>& x, const ScanGradient
 #pragma unroll
     for (int k = 0; k < 4; ++k) load_a(a[k], rows, warp * 16, k * 16);
 
-    // By way of the state; what it is with the row itself is part of the gradient of the steps.
+    // By way of the state, 16 columns at a time.
     float factor[2], dot[2] = {0, 0};
+    const int now = recomputed(lane);
 #pragma unroll
     for (int r = 0; r < 2; ++r) factor[r] = token[r] < n ? (of_B ? x.steps.share : x.steps.start)[at + token[r]] : 0.0f;
 #pragma unroll
-    for (int part = 0; part < N / 32; ++part) {  // 32 columns at a time: registers are scarce here
-      float moved[4][4] = {};
+    for (int part = 0; part < N / 32; ++part) {
+      float moved[2][4] = {};
 #pragma unroll
-      for (int k = 0; k < 4; ++k)
+      for (int k = 0; k < 4; ++k) {
+        unsigned b[4];
+        load_b_transposed(b, state, half + part * 16, k * 16);
+        multiply_add(moved[0], a[k], b[0], b[1]);
+        multiply_add(moved[1], a[k], b[2], b[3]);
+      }
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          unsigned b[4];
-          load_b_transposed(b, state, part * 32 + i * 16, k * 16);
-          multiply_add(moved[2 * i], a[k], b[0], b[1]);
-          multiply_add(moved[2 * i + 1], a[k], b[2], b[3]);
-        }
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
+      for (int i = 0; i < 2; ++i)
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          const float2 with = pair_at(own, warp * 16 + lane / 4 + 8 * r, part * 32 + i * 8 + lane % 4 * 2);
+          const float2 with = pair_at(own, warp * 16 + now / 4 + 8 * r, half + part * 16 + i * 8 + now % 4 * 2);
           dot[r] += moved[i][2 * r] * with.x + moved[i][2 * r + 1] * with.y;
-          out[part * 4 + i][2 * r] += factor[r] * moved[i][2 * r];
-          out[part * 4 + i][2 * r + 1] += factor[r] * moved[i][2 * r + 1];
+          out[part * 2 + i][2 * r] += factor[r] * moved[i][2 * r];
+          out[part * 2 + i][2 * r + 1] += factor[r] * moved[i][2 * r + 1];
         }
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float all = sum_of_quad(dot[r]);
-      if (lane % 4 != 0 || token[r] >= n) continue;
-      if (of_B)
-        g.parts.reach[at + token[r]] = x.steps.end[at + token[r]] * all;
-      else
-        g.parts.before[at + token[r]] = factor[r] * all;
+      if (lane % 4 == 0) dots[side * scan_half + token[r] - row0] = all;
     }
 
     float sum[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) sum[r] = steps.sum[token[r]];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
+    for (int q = 0; q < 4; ++q) {
+      const int i = 2 * q + side;
       if (!seen(i)) continue;
       float dm[2][4] = {};
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        unsigned b[4];
+        unsigned row[4], b[4];  // read again: registers are scarce here
+        load_a(row, rows, warp * 16, k * 16);
         load_b(b, columns, i * 16, k * 16);
-        multiply_add(dm[0], a[k], b[0], b[1]);
-        multiply_add(dm[1], a[k], b[2], b[3]);
+        multiply_add(dm[0], row, b[0], b[1]);
+        multiply_add(dm[1], row, b[2], b[3]);
       }
 #pragma unroll
       for (int b = 0; b < 2; ++b)
@@ -275,23 +297,40 @@ __device__ void matrix_gradient(const ScanArguments<bf16>& x, const ScanGradient
           const int column = i * 16 + b * 8 + lane % 4 * 2 + e % 2, r = e / 2;
           bool together;
           if constexpr (of_B)
-            together = column >= token[r] && column < n && x.cut.first(begin, column) <= token[r];
+            together = column >= token[r] && firsts[column] <= token[r];
           else
             together = column <= token[r] && column >= lower[r];
           const float apart = of_B ? steps.sum[column] - sum[r] : sum[r] - steps.sum[column];
-          if (together) pairs[i][b][e] += dm[b][e] * exp2f(apart) * steps.dt[of_B ? token[r] : column];
+          const float value = dm[b][e] * quick_exp2(apart) * steps.dt[of_B ? token[r] : column];
+          pairs[q][b][e] += together ? value : 0.0f;
         }
     }
   }
+  __syncthreads();
+  keep_dots(end_head - 1);
+  const SharedTile<scan_rows / 8> all_pairs{columns.data};  // [64 rows][128]
+  static_assert(scan_half * scan_rows <= scan_rows * scan_dim);
 #pragma unroll
+  for (int q = 0; q < 4; ++q) {
+    const int i = 2 * q + side;
+    if (!seen(i)) continue;
+#pragma unroll
+    for (int b = 0; b < 2; ++b)
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        *reinterpret_cast<unsigned*>(all_pairs.at(warp * 16 + lane / 4 + 8 * r, i * 2 + b) + lane % 4 * 2) =
+            pack_pair(pairs[q][b][2 * r], pairs[q][b][2 * r + 1]);
+  }
+  __syncthreads();
+#pragma unroll 1
   for (int i = 0; i < 8; ++i) {
     if (!seen(i)) continue;
     unsigned a[4];
-    as_factor(a, pairs[i]);
+    load_a(a, all_pairs, warp * 16, i * 16);
 #pragma unroll
-    for (int k = 0; k < N / 16; ++k) {
+    for (int k = 0; k < N / 32; ++k) {
       unsigned b[4];
-      load_b_transposed(b, other, k * 16, i * 16);
+      load_b_transposed(b, other, half + k * 16, i * 16);
       multiply_add(out[2 * k], a, b[0], b[1]);
       multiply_add(out[2 * k + 1], a, b[2], b[3]);
     }
@@ -299,15 +338,15 @@ __device__ void matrix_gradient(const ScanArguments<bf16>& x, const ScanGradient
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     if (token[r] >= n) continue;
-    bf16* to = (of_B ? g.dB : g.dC)[begin + token[r]] + group * N + lane % 4 * 2;
+    bf16* to = (of_B ? g.dB : g.dC)[begin + token[r]] + group * N + half + lane % 4 * 2;
 #pragma unroll
-    for (int k = 0; k < N / 8; ++k)
+    for (int k = 0; k < N / 16; ++k)
       *reinterpret_cast<unsigned*>(to + k * 8) = pack_pair(out[k][2 * r], out[k][2 * r + 1]);
   }
 }
 
 template <int N>
-__global__ void __launch_bounds__(scan_threads, 2) matrix_kernel(ScanArguments<bf16> x, ScanGradients<bf16> g) {
+__global__ void __launch_bounds__(matrix_threads, 2) matrix_kernel(ScanArguments<bf16> x, ScanGradients<bf16> g) {
   extern __shared__ __align__(128) unsigned char shared[];
   const int row0 = static_cast<int>(blockIdx.x) % 2 * scan_half;
   if (row0 >= x.cut.size(static_cast<int>(blockIdx.x) / 2)) return;
@@ -326,7 +365,7 @@ void backward(const char* name, CudaStream& stream, const ScanArguments<bf16>& x
   launched(name);
   allow_shared(name, matrix_kernel<N>, MatrixShared<N>::bytes);
   const dim3 both(halves, static_cast<unsigned>(x.groups), 2);
-  matrix_kernel<N><<<both, scan_threads, MatrixShared<N>::bytes, stream.handle()>>>(x, g);
+  matrix_kernel<N><<<both, matrix_threads, MatrixShared<N>::bytes, stream.handle()>>>(x, g);
   launched(name);
 }
 

@@ -22,39 +22,15 @@ struct RowTerm {
   __device__ float operator()(std::int64_t r, std::int64_t c) const {
     return widen(dy[r][c]) * widen(x[r][c]) * inverse[r];
   }
-};
-// The same for whole chunks, eight columns a thread: rows of a chunk on `row_lanes` lanes, then lane by lane.
-constexpr int row_lanes = 8, block_columns = 32 * pack;
-template <class T>
-__global__ void __launch_bounds__(32 * row_lanes)
-    sum_norm_chunks(RowTerm<T> term, std::int64_t rows, std::int64_t chunk, std::int64_t columns, float* parts) {
-  static_assert(block_columns == 32 * row_lanes);  // a thread a column in the end
-  __shared__ float lane_sums[row_lanes][block_columns];
-  const std::int64_t first = blockIdx.x * static_cast<std::int64_t>(block_columns), c = first + threadIdx.x * pack;
-  const std::int64_t begin = blockIdx.y * chunk, end = begin + chunk < rows ? begin + chunk : rows;
-  float sum[pack] = {};
-  if (c < columns) {
-#pragma unroll 4
-    for (std::int64_t r = begin + threadIdx.y; r < end; r += row_lanes) {
-      float x[pack], dy[pack];
-      load<pack>(term.x[r] + c, x);
-      load<pack>(term.dy[r] + c, dy);
-      const float inverse = term.inverse[r];
+  __device__ void add(std::int64_t r, std::int64_t c, float (&sum)[pack]) const {
+    float a[pack], d[pack];
+    load<pack>(x[r] + c, a);
+    load<pack>(dy[r] + c, d);
+    const float scale = inverse[r];
 #pragma unroll
-      for (int i = 0; i < pack; ++i) sum[i] += dy[i] * x[i] * inverse;
-    }
+    for (int i = 0; i < pack; ++i) sum[i] += d[i] * a[i] * scale;
   }
-#pragma unroll
-  for (int i = 0; i < pack; ++i) lane_sums[threadIdx.y][threadIdx.x * pack + i] = sum[i];
-  __syncthreads();
-  const int at = static_cast<int>(threadIdx.y) * 32 + static_cast<int>(threadIdx.x);
-  if (first + at >= columns) return;
-  float total = lane_sums[0][at];
-#pragma unroll
-  for (int lane = 1; lane < row_lanes; ++lane) total += lane_sums[lane][at];
-  parts[blockIdx.y * columns + first + at] = total;
-}
-
+};
 // For a norm of parts. Where they share their weights, a part is a row of the sum.
 template <class T>
 struct PartTerm {
@@ -164,15 +140,9 @@ void rms_norm_weight_gradient(Stream& stream, const RmsNormWeightGradient& op) {
     const auto sum = [&](const auto& term, std::int64_t rows) {
       sum_columns<Y>(name, cuda_stream(stream), term, rows, weights, nullptr, op.dweight.as<Y>(), op.store);
     };
-    if (op.groups == 1 && packs(columns, {&op.x, &op.dy})) {
-      CudaStream& s = cuda_stream(stream);
-      const auto blocks = static_cast<unsigned>(divide_up(columns, block_columns));
-      return sum_by_chunks(name, s, op.x.rows(), weights, op.dweight.as<Y>(), op.store,
-                           [&](std::int64_t chunk, unsigned chunks, float* parts) {
-                             sum_norm_chunks<<<dim3(blocks, chunks), dim3(32, row_lanes), 0, s.handle()>>>(
-                                 RowTerm<T>{x, dy, inverse}, op.x.rows(), chunk, columns, parts);
-                           });
-    }
+    if (op.groups == 1 && packs(columns, {&op.x, &op.dy}))
+      return sum_packed_columns<Y>(name, cuda_stream(stream), RowTerm<T>{x, dy, inverse}, op.x.rows(), weights,
+                                   op.dweight.as<Y>(), op.store);
     if (op.groups == 1) return sum(RowTerm<T>{x, dy, inverse}, op.x.rows());
     require(op.x.rows() * op.groups < std::int64_t{1} << 32, name, "more than 4 billion parts");
     sum(PartTerm<T>{x, dy, inverse, static_cast<int>(op.groups), static_cast<int>(part_width), shared},

@@ -11,12 +11,12 @@ namespace weft {
 namespace {
 
 // How many of a device's processors updates get while the forward pass runs beside them: what keeps the memory busy, and
-// no more; an even number, since a GPU's blocks often come in pairs. WEFT_UPDATE_PROCESSORS: another, 0 for no division,
-// while it is being measured.
+// no more; an even number, since a GPU's blocks often come in pairs. 48 of 132 was best on an H200 (docs/gpu.md).
+// WEFT_UPDATE_PROCESSORS: another, for another GPU; 0 for no division.
 int processors_for_updates(const Device& device) {
   const int all = device.processors();
   const char* text = std::getenv("WEFT_UPDATE_PROCESSORS");
-  const int wanted = text != nullptr ? std::atoi(text) : all * 3 / 20 * 2;
+  const int wanted = text != nullptr ? std::atoi(text) : all / 11 * 4;
   return wanted > 0 && wanted < all ? wanted : all;
 }
 

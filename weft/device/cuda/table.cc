@@ -4,7 +4,7 @@ namespace weft::cuda {
 
 void fill_table(Operations& table) {
 #define WEFT_FILL(name, Arguments) table.name = &cuda::name;
-  WEFT_CUDA_OPERATIONS(WEFT_FILL)
+  WEFT_OPERATIONS(WEFT_FILL)
 #undef WEFT_FILL
 }
 

@@ -366,6 +366,13 @@ TEST(Options, ScheduleInSamples) {
   EXPECT_EQ(weight_decay(weight_decay_spec(ParsedOptions("--weight-decay 0.2").options), 17), 0.2);
 }
 
+TEST(Options, GradientsInBf16NeedAModelInBf16) {
+  for (const char* model : {"", "--fp64 "})
+    EXPECT_EQ(problem_of(std::string(model) + "--grad-reduce-in-bf16"),
+              "--grad-reduce-in-bf16: gradients are as precise as the model; add --bf16");
+  EXPECT_EQ(error_of("--bf16 --grad-reduce-in-bf16"), "no error");
+}
+
 TEST(Options, SchedulesThatCannotBe) {
   EXPECT_EQ(problem_of("--lr 1e-4 --min-lr 1e-3"), "--min-lr 0.001: is above --lr 0.0001; lower it");
   EXPECT_EQ(problem_of("--lr-warmup-init 1"), "--lr-warmup-init 1: is above --lr 0.001; lower it");

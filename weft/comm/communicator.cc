@@ -29,8 +29,6 @@ std::string_view name_of(Operation operation) {
   return "?";
 }
 
-std::string_view name_of(Reduction reduction) { return reduction == Reduction::sum ? "sum" : "max"; }
-
 // Marks a call while it lasts.
 class Communicator::Call {
  public:

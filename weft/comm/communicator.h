@@ -6,7 +6,7 @@
 //   Buffers are contiguous device memory. Counts are elements, on the host. Every call goes to a stream: on a CPU it is
 //   finished when it returns, on a GPU it is queued, and buffers belong to it until then (also when it throws).
 //   Reductions add in rank order, rank 0's value first: bf16 is added up in float and rounded once, the others in their
-//   own type (whole numbers wrap). So all implementations on a CPU agree bit for bit. A NaN wins a maximum.
+//   own type (whole numbers wrap). So all implementations agree bit for bit. A NaN wins a maximum.
 //   Every wait ends: with RunError after the world's timeout, naming who has not come, or with PeerError when another
 //   rank failed (weft/comm/world.h). Counts that two ranks disagree on are a RunError with both ranks and both counts.
 #pragma once
@@ -20,11 +20,11 @@
 
 #include "weft/base/ids.h"
 #include "weft/device/device.h"
+#include "weft/device/reduction.h"
 #include "weft/device/tensor.h"
 
 namespace weft {
 
-enum class Reduction : std::uint8_t { sum, max };
 enum class Operation : std::uint8_t {
   none,
   all_to_all,
@@ -36,7 +36,6 @@ enum class Operation : std::uint8_t {
   barrier
 };
 std::string_view name_of(Operation operation);
-std::string_view name_of(Reduction reduction);
 
 using Counts = std::span<const std::int64_t>;  // one entry a member
 

@@ -45,7 +45,13 @@ class World {
 
   // Collective over the members, which ascend or not but are different, and include this rank. Ranks that share several
   // groups make them in the same order. Called by one thread at a time. The world outlives its groups.
-  virtual std::unique_ptr<Communicator> make_group(std::span<const RankId> members, const std::string& name) = 0;
+  // device: whose memory the group moves; null for the host's. Alike on all members; outlives the group. UserError where
+  // this world cannot reach it.
+  virtual std::unique_ptr<Communicator> make_group(std::span<const RankId> members, const std::string& name,
+                                                   Device* device) = 0;
+  std::unique_ptr<Communicator> make_group(std::span<const RankId> members, const std::string& name) {
+    return make_group(members, name, nullptr);
+  }
 
   // This rank failed: ends every wait on every rank, now and later, with PeerError. The first message wins.
   // Thread-safe.

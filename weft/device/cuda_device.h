@@ -10,8 +10,9 @@
 
 namespace weft {
 
-// The first GPU that the process sees (CUDA_VISIBLE_DEVICES chooses). UserError where this build or machine has none.
-std::unique_ptr<Device> make_cuda_device();
+// One of the GPUs that the process sees (CUDA_VISIBLE_DEVICES chooses). UserError where this build or machine has none,
+// or not so many.
+std::unique_ptr<Device> make_cuda_device(int index = 0);
 
 // What `weft devices` says; starts nothing on a GPU.
 struct CudaReport {

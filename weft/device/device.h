@@ -4,9 +4,11 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "weft/base/dtype.h"
+#include "weft/device/reduction.h"
 
 namespace weft {
 
@@ -20,6 +22,8 @@ class Stream {
   // Operations queued from now on take at most so many of Device::processors(), where they can, to leave room for those
   // of other streams. It never changes a result.
   virtual void use_processors(int) {}
+  // What the device's own libraries know it as: a cudaStream_t. Null on a CPU.
+  virtual void* native() const { return nullptr; }
 };
 
 // A point in a stream that other streams can wait for.
@@ -52,6 +56,10 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual std::string name() const = 0;
+  // Which one of its kind on this machine. Two objects with the same identity are the same hardware.
+  virtual std::string identity() const { return name(); }
+  // To be called by every thread that works with this device, before anything else: a GPU is a thread's current one.
+  virtual void bind_thread() {}
   virtual const Operations& operations() const = 0;
   virtual std::unique_ptr<Stream> make_stream(int threads) = 0;  // threads: of a CPU's team; others ignore it
   // Whose work goes first where that of several streams waits for room.
@@ -74,6 +82,11 @@ class Device {
   // Copies between host and device, in the stream's order; the host memory must live until it is synchronized.
   virtual void copy_in(Stream& stream, void* device, const void* host, std::size_t bytes) = 0;
   virtual void copy_out(Stream& stream, void* host, const void* device, std::size_t bytes) = 0;
+  // From memory of this device, or of another of its kind, to its own.
+  virtual void copy(Stream& stream, void* to, const void* from, std::size_t bytes) = 0;
+  // weft/device/reduction.h in device memory: the same bits. Inputs are at most as many as ranks in a group.
+  virtual void reduce(Stream& stream, Reduction reduction, DType dtype, void* out,
+                      std::span<const std::byte* const> inputs, std::int64_t count) = 0;
 };
 
 }  // namespace weft

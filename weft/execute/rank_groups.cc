@@ -6,7 +6,8 @@
 
 namespace weft {
 
-RankGroups::RankGroups(World& world, Members members) : world_(world), members_(std::move(members)) {}
+RankGroups::RankGroups(World& world, Device& device, Members members)
+    : world_(world), device_(device), members_(std::move(members)) {}
 
 void RankGroups::add(const Plan& plan) {
   std::set<std::pair<std::string, Lane>> needed;  // ordered, so that all ranks make them alike
@@ -18,7 +19,7 @@ void RankGroups::add(const Plan& plan) {
     const auto members = members_.find(key.first);
     WEFT_CHECK(members != members_.end(), "the plan communicates over '{}', which this rank has no group for",
                key.first);
-    groups_[key] = world_.make_group(members->second, fmt::format("{}.{}", key.first, name_of(key.second)));
+    groups_[key] = world_.make_group(members->second, fmt::format("{}.{}", key.first, name_of(key.second)), &device_);
   }
 }
 

@@ -15,13 +15,15 @@ class RankGroups {
   using Members = std::map<std::string, std::vector<RankId>>;  // of this rank's groups, by name
 
   // `add` is collective: every rank adds the same plans in the same order.
-  RankGroups(World& world, Members members);
+  // device: whose memory the plans use.
+  RankGroups(World& world, Device& device, Members members);
   void add(const Plan& plan);
   Communicator& get(const std::string& group, Lane lane) const;
   World& world() const { return world_; }
 
  private:
   World& world_;
+  Device& device_;
   Members members_;
   std::map<std::pair<std::string, Lane>, std::unique_ptr<Communicator>> groups_;
 };

@@ -83,7 +83,7 @@ Session::Session(Device& device, const SessionOptions& options)
     const Grid grid = grid_of(ranks.gradients());
     RankGroups::Members members;
     for (const char* axis : {"dp", "ep", "edp"}) members[axis] = grid.group_of(ranks.world->rank(), {axis});
-    groups_ = std::make_unique<RankGroups>(*ranks.world, std::move(members));
+    groups_ = std::make_unique<RankGroups>(*ranks.world, device, std::move(members));
   }
   train_ = prepare(module_, std::move(plan), std::move(memory));
   forget_updates();

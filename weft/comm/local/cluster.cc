@@ -18,10 +18,12 @@ class LocalWorld : public World {
   RankId rank() const override { return rank_; }
   int size() const override { return state_->size(); }
 
-  std::unique_ptr<Communicator> make_group(std::span<const RankId> members, const std::string& name) override {
+  std::unique_ptr<Communicator> make_group(std::span<const RankId> members, const std::string& name,
+                                           Device* device) override {
     const int index = index_in_group(members, rank_, size(), name);
     state_->throw_if_ended();
-    return std::make_unique<LocalCommunicator>(state_, state_->join_group(rank_, members, name), members, index, name);
+    return std::make_unique<LocalCommunicator>(state_, state_->join_group(rank_, members, name), members, index, name,
+                                               device);
   }
 
   void abort(const std::string& message) override { state_->fail(rank_, message); }

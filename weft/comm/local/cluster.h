@@ -1,6 +1,8 @@
 // Ranks as threads of one process. A cluster holds what they share; every rank's thread uses its own world. Collectives
 // copy straight from the peers' buffers once all have come, and return when nobody reads the caller's buffers any more,
-// also when they throw.
+// also when they throw. In the memory of GPUs, one or several, the copies are queued on the caller's stream, behind what
+// the peers queued before their calls, and what follows on it waits until the peers have read: calls return when all is
+// queued.
 #pragma once
 
 #include <functional>

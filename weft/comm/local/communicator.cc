@@ -6,15 +6,11 @@
 
 #include "weft/base/error.h"
 #include "weft/comm/local/waiting.h"
-#include "weft/comm/reduce.h"
+#include "weft/device/reduction.h"
 
 namespace weft {
 
 namespace {
-
-void copy_bytes(std::byte* to, const std::byte* from, std::int64_t bytes) {
-  if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
-}
 
 std::int64_t sum_before(Counts counts, int peer) {
   return std::accumulate(counts.begin(), counts.begin() + peer, std::int64_t{0});
@@ -25,12 +21,16 @@ std::int64_t sum_of(Counts counts) { return sum_before(counts, static_cast<int>(
 }  // namespace
 
 LocalCommunicator::LocalCommunicator(std::shared_ptr<LocalState> state, std::shared_ptr<LocalGroup> group,
-                                     std::span<const RankId> members, int rank, const std::string& name)
+                                     std::span<const RankId> members, int rank, const std::string& name, Device* device)
     : Communicator(members, rank, name),
       state_(std::move(state)),
       group_(std::move(group)),
-      link_(state_->link(members[static_cast<std::size_t>(rank)])),
+      device_(device && device->asynchronous() ? device : nullptr),
+      link_(device_ ? nullptr : state_->link(members[static_cast<std::size_t>(rank)])),
       inputs_(members.size()) {
+  if (device_)
+    for (const Point point : {&LocalGroup::Member::ready, &LocalGroup::Member::reduced, &LocalGroup::Member::done})
+      group_->members[static_cast<std::size_t>(rank)].*point = device_->make_event();
   state_->standing(self()).add(this);
 }
 
@@ -52,6 +52,29 @@ void LocalCommunicator::meet() {
              missing.push_back(world_rank(peer));
          return missing;
        });
+}
+
+void LocalCommunicator::meet_at(Stream& stream, Point point) {
+  if (device_) (group_->members[static_cast<std::size_t>(rank())].*point)->record(stream);
+  meet();
+  if (!device_) return;
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank()) (group_->members[static_cast<std::size_t>(peer)].*point)->wait_on(stream);
+}
+
+void LocalCommunicator::copy_bytes(Stream& stream, std::byte* to, const std::byte* from, std::int64_t bytes) {
+  if (bytes == 0 || to == from) return;
+  if (device_)
+    device_->copy(stream, to, from, static_cast<std::size_t>(bytes));
+  else
+    std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
+
+void LocalCommunicator::reduce(Stream& stream, Reduction reduction, DType dtype, std::byte* out, std::int64_t count) {
+  if (device_)
+    device_->reduce(stream, reduction, dtype, out, inputs_, count);
+  else
+    reduce_in_rank_order(reduction, dtype, out, inputs_, count);
 }
 
 void LocalCommunicator::check_posts() const {
@@ -84,8 +107,8 @@ void LocalCommunicator::check_posts() const {
 }
 
 template <class Copy, class SendsHere>
-void LocalCommunicator::collective(const Post& mine, std::int64_t bytes_out, std::int64_t bytes_in, const Copy& copy,
-                                   const SendsHere& sends_here) {
+void LocalCommunicator::collective(Stream& stream, const Post& mine, std::int64_t bytes_out, std::int64_t bytes_in,
+                                   const Copy& copy, const SendsHere& sends_here) {
   LocalGroup::Member& self_member = group_->members[static_cast<std::size_t>(rank())];
   self_member.post = mine;
   self_member.post.operation = operation();
@@ -97,7 +120,7 @@ void LocalCommunicator::collective(const Post& mine, std::int64_t bytes_out, std
     for (Nanoseconds latest = group_->latest_arrival.load();
          latest < arrival && !group_->latest_arrival.compare_exchange_weak(latest, arrival);) {
     }
-    meet();
+    meet_at(stream, &LocalGroup::Member::ready);
     if (link_ != nullptr && size() > 1) {
       const Link::Times times = link_->reserve(group_->latest_arrival.load(), bytes_out, bytes_in);
       self_member.out_through[parity] = times.out;
@@ -108,7 +131,7 @@ void LocalCommunicator::collective(const Post& mine, std::int64_t bytes_out, std
       check_posts();
       copy();
     }
-    meet();
+    meet_at(stream, &LocalGroup::Member::done);
   } catch (const std::exception& error) {
     leave_by_failure(error.what());
     throw;
@@ -121,7 +144,7 @@ void LocalCommunicator::collective(const Post& mine, std::int64_t bytes_out, std
   state_->throw_if_ended();
 }
 
-void LocalCommunicator::do_all_to_all(Stream&, DType dtype, const std::byte* send, Counts send_counts,
+void LocalCommunicator::do_all_to_all(Stream& stream, DType dtype, const std::byte* send, Counts send_counts,
                                       std::byte* receive, Counts receive_counts) {
   const auto width = static_cast<std::int64_t>(size_of(dtype));
   const auto me = static_cast<std::size_t>(rank());
@@ -134,16 +157,17 @@ void LocalCommunicator::do_all_to_all(Stream&, DType dtype, const std::byte* sen
     for (int step = 0; step < size(); ++step) {  // every rank begins with another peer
       const int peer = (rank() + step) % size();
       const Post& theirs = post(peer);
-      copy_bytes(receive + sum_before(receive_counts, peer) * width,
+      copy_bytes(stream, receive + sum_before(receive_counts, peer) * width,
                  theirs.send + sum_before(theirs.send_counts, rank()) * width, theirs.send_counts[me] * width);
     }
   };
-  collective(mine, (sum_of(send_counts) - send_counts[me]) * width,
+  collective(stream, mine, (sum_of(send_counts) - send_counts[me]) * width,
              (sum_of(receive_counts) - receive_counts[me]) * width, copy,
              [&](int peer) { return receive_counts[static_cast<std::size_t>(peer)] > 0; });
 }
 
-void LocalCommunicator::do_all_gather(Stream&, DType dtype, const std::byte* send, std::byte* receive, Counts counts) {
+void LocalCommunicator::do_all_gather(Stream& stream, DType dtype, const std::byte* send, std::byte* receive,
+                                      Counts counts) {
   const auto width = static_cast<std::int64_t>(size_of(dtype));
   const auto count_of = [&](int peer) { return counts[static_cast<std::size_t>(peer)]; };
   Post mine;
@@ -153,14 +177,14 @@ void LocalCommunicator::do_all_gather(Stream&, DType dtype, const std::byte* sen
   const auto copy = [&] {
     for (int step = 0; step < size(); ++step) {
       const int peer = (rank() + step) % size();
-      copy_bytes(receive + sum_before(counts, peer) * width, post(peer).send, count_of(peer) * width);
+      copy_bytes(stream, receive + sum_before(counts, peer) * width, post(peer).send, count_of(peer) * width);
     }
   };
-  collective(mine, count_of(rank()) * width * (size() - 1), (sum_of(counts) - count_of(rank())) * width, copy,
+  collective(stream, mine, count_of(rank()) * width * (size() - 1), (sum_of(counts) - count_of(rank())) * width, copy,
              [&](int peer) { return count_of(peer) > 0; });
 }
 
-void LocalCommunicator::do_reduce_scatter(Stream&, DType dtype, const std::byte* send, std::byte* receive,
+void LocalCommunicator::do_reduce_scatter(Stream& stream, DType dtype, const std::byte* send, std::byte* receive,
                                           std::int64_t count, Reduction reduction) {
   const std::int64_t bytes = count * static_cast<std::int64_t>(size_of(dtype));
   Post mine;
@@ -172,12 +196,12 @@ void LocalCommunicator::do_reduce_scatter(Stream&, DType dtype, const std::byte*
   const auto copy = [&] {
     for (int peer = 0; peer < size(); ++peer)
       inputs_[static_cast<std::size_t>(peer)] = post(peer).send + rank() * bytes;
-    reduce_in_rank_order(reduction, dtype, receive, inputs_, count);
+    reduce(stream, reduction, dtype, receive, count);
   };
-  collective(mine, bytes * (size() - 1), bytes * (size() - 1), copy, [](int) { return true; });
+  collective(stream, mine, bytes * (size() - 1), bytes * (size() - 1), copy, [](int) { return true; });
 }
 
-void LocalCommunicator::do_all_reduce(Stream&, DType dtype, const std::byte* send, std::byte* receive,
+void LocalCommunicator::do_all_reduce(Stream& stream, DType dtype, const std::byte* send, std::byte* receive,
                                       std::int64_t count, Reduction reduction) {
   const auto width = static_cast<std::int64_t>(size_of(dtype));
   const auto begin_of = [&](int peer) { return count * peer / size(); };
@@ -192,34 +216,34 @@ void LocalCommunicator::do_all_reduce(Stream&, DType dtype, const std::byte* sen
   const auto copy = [&] {
     const std::int64_t begin = begin_of(rank()), end = begin_of(rank() + 1);
     for (int peer = 0; peer < size(); ++peer) inputs_[static_cast<std::size_t>(peer)] = post(peer).send + begin * width;
-    reduce_in_rank_order(reduction, dtype, receive + begin * width, inputs_, end - begin);
-    meet();
+    reduce(stream, reduction, dtype, receive + begin * width, end - begin);
+    meet_at(stream, &LocalGroup::Member::reduced);
     for (int step = 1; step < size(); ++step) {
       const int peer = (rank() + step) % size();
-      copy_bytes(receive + begin_of(peer) * width, post(peer).receive + begin_of(peer) * width,
+      copy_bytes(stream, receive + begin_of(peer) * width, post(peer).receive + begin_of(peer) * width,
                  (begin_of(peer + 1) - begin_of(peer)) * width);
     }
   };
   const std::int64_t bytes = 2 * count * width * (size() - 1) / size();
-  collective(mine, bytes, bytes, copy, [](int) { return true; });
+  collective(stream, mine, bytes, bytes, copy, [](int) { return true; });
 }
 
-void LocalCommunicator::do_broadcast(Stream&, DType dtype, std::byte* data, std::int64_t count, int root) {
+void LocalCommunicator::do_broadcast(Stream& stream, DType dtype, std::byte* data, std::int64_t count, int root) {
   const std::int64_t bytes = count * static_cast<std::int64_t>(size_of(dtype));
   Post mine;
   mine.dtype = dtype;
   mine.count = count;
   mine.root = root;
   mine.send = data;
-  const auto copy = [&] { copy_bytes(data, post(root).send, bytes); };
+  const auto copy = [&] { copy_bytes(stream, data, post(root).send, bytes); };
   // As a pipelined chain or tree would: the data leaves the root once.
-  collective(mine, rank() == root ? bytes : 0, rank() == root ? 0 : bytes, copy,
+  collective(stream, mine, rank() == root ? bytes : 0, rank() == root ? 0 : bytes, copy,
              [&](int peer) { return peer == root && count > 0; });
 }
 
-void LocalCommunicator::do_barrier(Stream&) {
+void LocalCommunicator::do_barrier(Stream& stream) {
   collective(
-      Post{}, 0, 0, [] {}, [](int) { return false; });
+      stream, Post{}, 0, 0, [] {}, [](int) { return false; });
 }
 
 }  // namespace weft

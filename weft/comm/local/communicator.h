@@ -12,7 +12,7 @@ namespace weft {
 class LocalCommunicator : public Communicator {
  public:
   LocalCommunicator(std::shared_ptr<LocalState> state, std::shared_ptr<LocalGroup> group,
-                    std::span<const RankId> members, int rank, const std::string& name);
+                    std::span<const RankId> members, int rank, const std::string& name, Device* device);
   ~LocalCommunicator() override;
 
  private:
@@ -32,22 +32,29 @@ class LocalCommunicator : public Communicator {
   // A collective: meet, check that all came for the same, copy(), meet again so that nobody reads our buffers any more.
   // sends_here(p) says whose links the emulated network waits for; bytes are those to and from others.
   template <class Copy, class SendsHere>
-  void collective(const Post& mine, std::int64_t bytes_out, std::int64_t bytes_in, const Copy& copy,
+  void collective(Stream& stream, const Post& mine, std::int64_t bytes_out, std::int64_t bytes_in, const Copy& copy,
                   const SendsHere& sends_here);
   void check_posts() const;
   void meet();
+  // The same where work is queued: records one of this member's events, meets, and lets the stream wait for the others'.
+  using Point = std::unique_ptr<Event> LocalGroup::Member::*;
+  void meet_at(Stream& stream, Point point);
+  void copy_bytes(Stream& stream, std::byte* to, const std::byte* from, std::int64_t bytes);
+  void reduce(Stream& stream, Reduction reduction, DType dtype, std::byte* out, std::int64_t count);  // of inputs_
   // Until ready(). Past the timeout it ends the run with a report, for which missing() names the members waited for.
   template <class Ready, class Missing>
   void wait(const Ready& ready, const Missing& missing);
   // Before an exception leaves a call: ends the run and waits until no one reads this rank's memory.
   void leave_by_failure(const char* message);
-  void take_transfers(std::span<const Transfer> transfers, Nanoseconds& through, std::int64_t& bytes_in);
+  void take_transfers(Stream& stream, std::span<const Transfer> transfers, Nanoseconds& through,
+                      std::int64_t& bytes_in);
 
   const Post& post(int peer) const { return group_->members[static_cast<std::size_t>(peer)].post; }
   RankId self() const { return world_rank(rank()); }
 
   std::shared_ptr<LocalState> state_;
   std::shared_ptr<LocalGroup> group_;
+  Device* device_;  // null: memory of the host, where a copy is done when its call returns
   Link* link_;
   std::uint64_t meetings_ = 0;
   std::uint64_t collectives_ = 0;

@@ -33,6 +33,8 @@ struct Parcel {
   Nanoseconds through = 0;  // when the emulated links are; set with delivered
   Parcel* next = nullptr;   // in the letter box
   std::atomic<State> state{State::waiting};
+  // Where work is queued: points in the sender's stream, when the data is there, and in the receiver's, when it is read.
+  std::unique_ptr<Event> sent, read;
 };
 
 class LocalGroup {
@@ -43,6 +45,9 @@ class LocalGroup {
     Post post;
     Nanoseconds out_through[2] = {0, 0};     // when its emulated outgoing link is through, of even and odd calls
     std::atomic<std::uint64_t> meetings{0};  // it has come to
+    // Where work is queued: points in its stream. Its buffers may be read; its part of a reduction is there; it has read
+    // those of the others. Each is recorded before a meeting and waited for before the next.
+    std::unique_ptr<Event> ready, reduced, done;
   };
   // Parcels from one member to another, first in, first out.
   class Box {

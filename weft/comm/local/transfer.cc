@@ -14,7 +14,7 @@ void LocalCommunicator::leave_by_failure(const char* message) {
   WEFT_CHECK(alone, "group '{}': a peer still reads this rank's buffers a minute after the run ended", name());
 }
 
-void LocalCommunicator::do_transfer(Stream&, std::span<const Transfer> transfers) {
+void LocalCommunicator::do_transfer(Stream& stream, std::span<const Transfer> transfers) {
   if (parcel_capacity_ < transfers.size()) {
     parcel_capacity_ = transfers.size();
     parcels_ = std::make_unique<Parcel[]>(parcel_capacity_);
@@ -32,18 +32,23 @@ void LocalCommunicator::do_transfer(Stream&, std::span<const Transfer> transfers
       parcel.dtype = each.data.dtype;
       parcel.count = each.data.given() ? each.data.shape.elements() : 0;
       parcel.posted = now_ns();
+      if (device_) {
+        if (!parcel.sent) parcel.sent = device_->make_event();
+        parcel.sent->record(stream);
+      }
       parcel.state.store(Parcel::State::waiting);
       bytes_out += parcel.count * static_cast<std::int64_t>(size_of(parcel.dtype));
       group_->box(rank(), each.peer).put(parcel);
     }
     group_->signal.notify();
-    take_transfers(transfers, through, bytes_in);
+    take_transfers(stream, transfers, through, bytes_in);
     for (std::size_t i = 0; i < transfers.size(); ++i) {
       if (transfers[i].direction != Transfer::Direction::send) continue;
       wait([&] { return parcels_[i].state.load() >= Parcel::State::delivered; },
            [&] { return std::vector<RankId>{world_rank(transfers[i].peer)}; });
       if (parcels_[i].state.load() == Parcel::State::refused) state_->throw_if_ended();
       through = std::max(through, parcels_[i].through);
+      if (parcels_[i].read) parcels_[i].read->wait_on(stream);
     }
   } catch (const std::exception& error) {
     leave_by_failure(error.what());
@@ -57,7 +62,7 @@ void LocalCommunicator::do_transfer(Stream&, std::span<const Transfer> transfers
   state_->throw_if_ended();
 }
 
-void LocalCommunicator::take_transfers(std::span<const Transfer> transfers, Nanoseconds& through,
+void LocalCommunicator::take_transfers(Stream& stream, std::span<const Transfer> transfers, Nanoseconds& through,
                                        std::int64_t& bytes_in) {
   const Nanoseconds arrival = now_ns();
   for (const Transfer& each : transfers) {
@@ -83,7 +88,12 @@ void LocalCommunicator::take_transfers(std::span<const Transfer> transfers, Nano
       throw RunError(why);
     }
     const std::int64_t bytes = count * static_cast<std::int64_t>(size_of(parcel->dtype));
-    if (bytes > 0) std::memcpy(each.data.data, parcel->data, static_cast<std::size_t>(bytes));
+    if (device_) parcel->sent->wait_on(stream);
+    copy_bytes(stream, each.data.as<std::byte>(), parcel->data, bytes);
+    if (device_) {
+      parcel->read = device_->make_event();  // not one of ours that we record again: the sender may be late to look
+      parcel->read->record(stream);
+    }
     bytes_in += bytes;
     if (link_ != nullptr) {
       const Nanoseconds start = std::max(parcel->posted, arrival);

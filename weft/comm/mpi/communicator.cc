@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "weft/base/error.h"
-#include "weft/comm/reduce.h"
+#include "weft/device/reduction.h"
 
 namespace weft {
 

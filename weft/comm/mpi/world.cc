@@ -103,7 +103,8 @@ class MpiWorld : public World {
 
   RankId rank() const override { return RankId(rank_); }
   int size() const override { return size_; }
-  std::unique_ptr<Communicator> make_group(std::span<const RankId> members, const std::string& name) override;
+  std::unique_ptr<Communicator> make_group(std::span<const RankId> members, const std::string& name,
+                                           Device* device) override;
   void abort(const std::string& message) override { state_->control.fail(message); }
   void throw_if_ended() const override { state_->control.throw_if_ended(); }
   void set_timeout(double seconds) override {
@@ -163,7 +164,11 @@ void MpiWorld::agree_on_group(std::span<const RankId> members, const std::string
   }
 }
 
-std::unique_ptr<Communicator> MpiWorld::make_group(std::span<const RankId> members, const std::string& name) {
+std::unique_ptr<Communicator> MpiWorld::make_group(std::span<const RankId> members, const std::string& name,
+                                                   Device* device) {
+  if (device && device->asynchronous())
+    throw UserError("MPI moves host memory only, and group '{}' is over {}: ranks on GPUs need NCCL", name,
+                    device->name());
   const int index = index_in_group(members, rank(), size_, name);
   state_->control.throw_if_ended();
   agree_on_group(members, name);

@@ -154,4 +154,13 @@ void CpuDevice::copy_out(Stream&, void* host, const void* device, std::size_t by
   if (bytes > 0) std::memcpy(host, device, bytes);
 }
 
+void CpuDevice::copy(Stream&, void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0) std::memmove(to, from, bytes);
+}
+
+void CpuDevice::reduce(Stream&, Reduction reduction, DType dtype, void* out, std::span<const std::byte* const> inputs,
+                       std::int64_t count) {
+  reduce_in_rank_order(reduction, dtype, static_cast<std::byte*>(out), inputs, count);
+}
+
 }  // namespace weft

@@ -30,6 +30,9 @@ class CpuDevice : public Device {
   std::size_t free_bytes() const override;
   void copy_in(Stream& stream, void* device, const void* host, std::size_t bytes) override;
   void copy_out(Stream& stream, void* host, const void* device, std::size_t bytes) override;
+  void copy(Stream& stream, void* to, const void* from, std::size_t bytes) override;
+  void reduce(Stream& stream, Reduction reduction, DType dtype, void* out, std::span<const std::byte* const> inputs,
+              std::int64_t count) override;
 
  private:
   Isa isa_;

@@ -2,6 +2,7 @@
 
 #include "weft/base/error.h"
 #include "weft/base/text.h"
+#include "weft/device/cuda/kernels/reduction.h"
 #include "weft/device/cuda/refuse.h"
 #include "weft/device/cuda/stream.h"
 #include "weft/device/cuda/table.h"
@@ -76,12 +77,27 @@ class CudaGraph : public Graph {
   cudaGraphExec_t executable_ = nullptr;
 };
 
+// Lets kernels of this GPU read the memory of others, where the machine can do that.
+void open_peers(int index) {
+  int count = 0;
+  check_cuda(cudaGetDeviceCount(&count), "counting GPUs");
+  for (int peer = 0; peer < count; ++peer) {
+    int can = 0;
+    if (peer == index || cudaDeviceCanAccessPeer(&can, index, peer) != cudaSuccess || can == 0) continue;
+    const cudaError_t opened = cudaDeviceEnablePeerAccess(peer, 0);
+    if (opened == cudaErrorPeerAccessAlreadyEnabled)
+      cudaGetLastError();  // by another CudaDevice of this process
+    else
+      check_cuda(opened, "opening the memory of another GPU");
+  }
+}
+
 std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
 }  // namespace
 
-CudaDevice::CudaDevice(int index) {
-  check_cuda(cudaSetDevice(index), "choosing a GPU");
+CudaDevice::CudaDevice(int index) : index_(index) {
+  bind_thread();
   cudaDeviceProp properties = {};
   check_cuda(cudaGetDeviceProperties(&properties, index), "asking for a GPU's properties");
   cudaFuncAttributes attributes = {};
@@ -93,6 +109,10 @@ CudaDevice::CudaDevice(int index) {
         properties.name, properties.major, properties.minor, properties.major, properties.minor);
   }
   name_ = fmt::format("cuda ({})", properties.name);
+  char bus[32] = {};
+  check_cuda(cudaDeviceGetPCIBusId(bus, sizeof(bus), index), "asking for a GPU's place on the bus");
+  identity_ = bus;
+  open_peers(index);
   processors_ = properties.multiProcessorCount;
   blas_ = std::make_unique<Blas>();
   attention_ = make_fused_attention();
@@ -152,9 +172,32 @@ void CudaDevice::copy_out(Stream& stream, void* host, const void* device, std::s
              "copying from the GPU");
 }
 
+void CudaDevice::copy(Stream& stream, void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda_stream(stream).handle()), "copying between GPUs");
+}
+
+void CudaDevice::require_access(const void* memory) const {
+  cudaPointerAttributes at = {};
+  check_cuda(cudaPointerGetAttributes(&at, memory), "asking whose memory it is");
+  int can = 0;
+  if (at.device == index_ || (cudaDeviceCanAccessPeer(&can, index_, at.device) == cudaSuccess && can != 0)) return;
+  throw RunError("GPU {} cannot read the memory of GPU {}: run ranks on them as processes, over NCCL", index_,
+                 at.device);
+}
+
+void CudaDevice::reduce(Stream& stream, Reduction reduction, DType dtype, void* out,
+                        std::span<const std::byte* const> inputs, std::int64_t count) {
+  if (count == 0) return;
+  for (const std::byte* input : inputs) require_access(input);
+  reduce_in_order(cuda_stream(stream), reduction, dtype, out, inputs, count);
+}
+
+void CudaDevice::bind_thread() { check_cuda(cudaSetDevice(index_), "choosing a GPU"); }
+
 }  // namespace cuda
 
-std::unique_ptr<Device> make_cuda_device() {
+std::unique_ptr<Device> make_cuda_device(int index) {
   int count = 0;
   const cudaError_t found = cudaGetDeviceCount(&count);
   if (found != cudaSuccess || count == 0) {
@@ -162,7 +205,9 @@ std::unique_ptr<Device> make_cuda_device() {
     throw UserError("--device cuda: this machine shows no GPU to CUDA {} ({}); use --device cpu",
                     cuda::version_text(CUDART_VERSION), cudaGetErrorString(found));
   }
-  return std::make_unique<cuda::CudaDevice>(0);
+  if (index >= count)
+    throw UserError("--device cuda: rank {} of this machine wants a GPU of its own, and there are {}", index, count);
+  return std::make_unique<cuda::CudaDevice>(index);
 }
 
 CudaReport cuda_report() {

@@ -16,6 +16,8 @@ class CudaDevice : public Device {
   explicit CudaDevice(int index);
 
   std::string name() const override { return name_; }
+  std::string identity() const override { return identity_; }
+  void bind_thread() override;
   const Operations& operations() const override { return operations_; }
   std::unique_ptr<Stream> make_stream(int threads) override;
   std::unique_ptr<Stream> make_urgent_stream() override;
@@ -28,9 +30,15 @@ class CudaDevice : public Device {
   std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& queue) override;
   void copy_in(Stream& stream, void* device, const void* host, std::size_t bytes) override;
   void copy_out(Stream& stream, void* host, const void* device, std::size_t bytes) override;
+  void copy(Stream& stream, void* to, const void* from, std::size_t bytes) override;
+  void reduce(Stream& stream, Reduction reduction, DType dtype, void* out, std::span<const std::byte* const> inputs,
+              std::int64_t count) override;
 
  private:
-  std::string name_;
+  void require_access(const void* memory) const;
+
+  int index_;
+  std::string name_, identity_;
   int processors_ = 0;
   std::unique_ptr<Blas> blas_;
   std::unique_ptr<FusedAttention> attention_;

@@ -24,6 +24,7 @@ class CudaStream : public Stream {
 
   void synchronize() override;
   void use_processors(int count) override { processors_ = count; }
+  void* native() const override { return handle_; }
   cudaStream_t handle() const { return handle_; }
   int processors() const { return processors_; }  // how many the kernels of an operation may fill
   bool shares_processors() const { return processors_ < all_processors_; }

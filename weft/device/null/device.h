@@ -62,6 +62,8 @@ class NullDevice : public Device {
   std::size_t free_bytes() const override;
   void copy_in(Stream&, void*, const void*, std::size_t) override {}
   void copy_out(Stream&, void*, const void*, std::size_t) override {}
+  void copy(Stream&, void*, const void*, std::size_t) override {}
+  void reduce(Stream&, Reduction, DType, void*, std::span<const std::byte* const>, std::int64_t) override {}
 
  private:
   Operations operations_;

@@ -3,7 +3,7 @@
 
 namespace weft {
 
-std::unique_ptr<Device> make_cuda_device() {
+std::unique_ptr<Device> make_cuda_device(int) {
   throw UserError(
       "--device cuda: weft was built without CUDA. Install CUDA 12.8 or newer so that nvcc is found (on PATH or in "
       "/usr/local/cuda/bin) and build again, or use --device cpu");

@@ -1,4 +1,4 @@
-#include "weft/comm/reduce.h"
+#include "weft/device/reduction.h"
 
 #include <algorithm>
 #include <type_traits>
@@ -83,6 +83,8 @@ void reduce_by(DType dtype, std::byte* out, std::span<const std::byte* const> in
 }
 
 }  // namespace
+
+std::string_view name_of(Reduction reduction) { return reduction == Reduction::sum ? "sum" : "max"; }
 
 void reduce_in_rank_order(Reduction reduction, DType dtype, std::byte* out, std::span<const std::byte* const> inputs,
                           std::int64_t count) {

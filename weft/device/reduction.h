@@ -1,12 +1,18 @@
-// The arithmetic of reductions, shared by the communicators of a CPU so that they agree bit for bit.
+// The arithmetic with which ranks add up their numbers, shared by all that do so in host memory, and the oracle of those
+// that do so elsewhere: all agree bit for bit.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
-#include "weft/comm/communicator.h"
+#include "weft/base/dtype.h"
 
 namespace weft {
+
+enum class Reduction : std::uint8_t { sum, max };
+std::string_view name_of(Reduction reduction);
 
 // out[i] = inputs[0][i] + inputs[1][i] + ... from the left (or their maximum). `out` may be one of the inputs.
 // bf16 is added up in float and rounded once; other types are added up in their own.

@@ -16,10 +16,16 @@ namespace weft {
 
 int cores() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
 
-std::unique_ptr<Device> make_device(const std::string& name) {
+std::unique_ptr<Device> make_device(const std::string& name, int place) {
   if (name == "cpu" || name == "auto") return std::make_unique<CpuDevice>();
-  if (name == "cuda") return make_cuda_device();
+  if (name == "cuda") return make_cuda_device(place % std::max<int>(1, static_cast<int>(cuda_report().gpus.size())));
   throw UserError("--device {}: there is no such device; there are 'cpu' and 'cuda'", name);
+}
+
+int ranks_on_device(const std::string& name, int ranks_here) {
+  if (name != "cuda") return 1;  // a CPU's memory is not divided in advance: pages come when they are touched
+  const int gpus = std::max<int>(1, static_cast<int>(cuda_report().gpus.size()));
+  return (ranks_here + gpus - 1) / gpus;
 }
 
 namespace {
@@ -42,10 +48,8 @@ std::vector<std::string> lacking(const Device& device, const TrainOptions& optio
 
 std::string choose_device(const TrainOptions& options, std::string& why) {
   if (options.execution.device != "auto") return options.execution.device;
-  if (cuda_report().gpus.empty()) return "cpu";
-  if (options.layout.ranks > 1 || options.layout.launched_ranks > 1) {
-    why = "there is a GPU, which trains on one rank only: training on the CPU (--ranks 1, or --device cpu to say so)";
-  } else if (options.dtype == DType::f64) {
+  if (!options.execution.emulate_network.empty() || cuda_report().gpus.empty()) return "cpu";
+  if (options.dtype == DType::f64) {
     why = "there is a GPU, which does not compute in f64: training on the CPU";
   } else if (const std::vector<std::string> missing = lacking(*make_cuda_device(), options); !missing.empty()) {
     why = fmt::format("there is a GPU, which does not have what this model needs ({}): training on the CPU",

@@ -11,7 +11,10 @@
 namespace weft {
 
 int cores();
-std::unique_ptr<Device> make_device(const std::string& name);  // UserError for one that is not built in; auto: cpu
+// UserError for one that is not built in; auto: cpu. place: of a rank among those of this machine; where there are
+// several GPUs, ranks take them in turn.
+std::unique_ptr<Device> make_device(const std::string& name, int place = 0);
+int ranks_on_device(const std::string& name, int ranks_here);  // the most that make_device gives the same hardware
 // Which device `auto` is for a run of weft train: cuda where there is a GPU and it can do all of it, or cpu. Where a GPU is
 // passed over, `why` says so.
 std::string choose_device(const TrainOptions& options, std::string& why);

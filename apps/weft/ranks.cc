@@ -1,49 +1,73 @@
 #include "apps/weft/ranks.h"
 
 #include <atomic>
+#include <cstdlib>
 #include <exception>
 
 #include <fmt/format.h>
 
+#include "apps/weft/machine.h"
 #include "weft/base/error.h"
 #include "weft/comm/local/cluster.h"
 #include "weft/comm/mpi_world.h"
 
 namespace weft {
 
+namespace {
+
+// A process of a launcher: one rank.
+int run_launched(const Launch& launch, double timeout, const std::function<int(World&)>& body) {
+  const std::unique_ptr<World> world = make_mpi_world(launch);
+  world->set_timeout(timeout);
+  try {
+    return body(*world);
+  } catch (const PeerError& e) {  // that rank says it itself; this is for when it cannot
+    fmt::print(stderr, "weft: rank {}: {}\n", launch.rank, e.what());
+    return 1;
+  } catch (const UserError& e) {  // the same on every rank
+    if (launch.rank == 0) fmt::print(stderr, "weft: {}\n", e.what());
+    world->abort(e.what());
+    return 2;
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "weft: rank {}: {}\n", launch.rank, e.what());
+    world->abort(e.what());
+    return 1;
+  }
+}
+
+}  // namespace
+
 Launch this_launch() { return find_launch(process_environment()); }
 
-int run_ranks(const TrainOptions& options, const Launch& launch, const std::function<int(World*)>& body) {
+int run_ranks(const TrainOptions& options, const Launch& launch, const std::string& device,
+              const std::function<int(const RankPlace&)>& body) {
+  const bool on_gpu = device == "cuda", emulates = !options.execution.emulate_network.empty();
+  const bool nccl = on_gpu && (launch.size > 1 || options.execution.distributed_backend == BackendKind::nccl);
+  if (emulates && on_gpu)
+    throw UserError("--emulate-network slows down what goes through host memory, not through GPUs: use --device cpu");
+  const auto with_device = [&](World* world, int place, int ranks_here) {
+    const std::unique_ptr<Device> own = make_device(device, place);
+    const RankPlace at{world, *own, ranks_on_device(device, ranks_here)};
+    if (!nccl || !world) return body(at);
+    throw UserError("ranks on GPUs need NCCL, which is not there yet: use thread ranks (--ranks N), or --device cpu");
+  };
   const double timeout = options.execution.distributed_timeout_minutes * 60;
   if (launch.size > 1) {
-    if (!options.execution.emulate_network.empty())
+    if (emulates)
       throw UserError(
           "--emulate-network works between thread ranks (--ranks N), not between the processes of a launcher");
-    const std::unique_ptr<World> world = make_mpi_world(launch);
-    world->set_timeout(timeout);
-    try {
-      return body(world.get());
-    } catch (const PeerError& e) {  // that rank says it itself; this is for when it cannot
-      fmt::print(stderr, "weft: rank {}: {}\n", launch.rank, e.what());
-      return 1;
-    } catch (const UserError& e) {  // the same on every rank
-      if (launch.rank == 0) fmt::print(stderr, "weft: {}\n", e.what());
-      world->abort(e.what());
-      return 2;
-    } catch (const std::exception& e) {
-      fmt::print(stderr, "weft: rank {}: {}\n", launch.rank, e.what());
-      world->abort(e.what());
-      return 1;
-    }
+    return run_launched(launch, timeout,
+                        [&](World& world) { return with_device(&world, launch.local_rank, launch.local_size); });
   }
-  if (options.layout.ranks <= 1) return body(nullptr);
+  const auto ranks = static_cast<int>(options.layout.ranks);
+  if (ranks <= 1) return with_device(nullptr, 0, 1);
   LocalOptions local;
   local.timeout = timeout;
-  if (!options.execution.emulate_network.empty()) local.network = parse_network(options.execution.emulate_network);
-  LocalCluster cluster(static_cast<int>(options.layout.ranks), local);
+  if (emulates) local.network = parse_network(options.execution.emulate_network);
+  LocalCluster cluster(ranks, local);
   std::atomic<int> code{0};
   cluster.run([&](World& world) {
-    const int own = body(&world);
+    const int own = with_device(&world, static_cast<int>(world.rank().value), ranks);
     int seen = code.load();
     while (own > seen && !code.compare_exchange_weak(seen, own)) {
     }

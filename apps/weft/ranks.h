@@ -10,7 +10,15 @@
 namespace weft {
 
 Launch this_launch();
-// Runs body on every rank that lives in this process and returns the largest exit code. World is null for one rank.
-int run_ranks(const TrainOptions& options, const Launch& launch, const std::function<int(World*)>& body);
+// Where a rank runs.
+struct RankPlace {
+  World* world;  // null for one rank
+  Device& device;
+  int ranks_on_device;
+};
+// Runs body on every rank that lives in this process, each with a device of its own, and returns the largest exit code.
+// Ranks on GPUs talk through NCCL where a launcher started them or --distributed-backend says so.
+int run_ranks(const TrainOptions& options, const Launch& launch, const std::string& device,
+              const std::function<int(const RankPlace&)>& body);
 
 }  // namespace weft

@@ -36,9 +36,8 @@ int run_train_command(std::span<const std::string> words) {
   std::string why;
   const std::string device_name = choose_device(options, why);
   if (launch.rank == 0 && !why.empty()) fmt::print(stderr, "note: {}\n", why);
-  return run_ranks(options, launch, [&](World* world) {
-    const std::unique_ptr<Device> device = make_device(device_name);
-    return train(options, {*device, counting_pricer, stdout, world});
+  return run_ranks(options, launch, device_name, [&](const RankPlace& place) {
+    return train(options, {place.device, counting_pricer, stdout, place.world, place.ranks_on_device});
   });
 }
 

@@ -40,9 +40,8 @@ int run_verify_command(std::span<const std::string> words) {
 
   const auto run = [&](const TrainOptions& o) {
     auto record = std::make_unique<RunRecord>(static_cast<int>(steps));
-    run_ranks(o, Launch{}, [&](World* world) {
-      const std::unique_ptr<Device> device = make_device(o.execution.device);
-      run_recorded(o, {*device, counting_pricer, stdout, world}, *record);
+    run_ranks(o, Launch{}, o.execution.device, [&](const RankPlace& place) {
+      run_recorded(o, {place.device, counting_pricer, stdout, place.world, place.ranks_on_device}, *record);
       return 0;
     });
     return record;

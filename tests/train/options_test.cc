@@ -150,10 +150,10 @@ TEST(Options, LayersWithoutAPattern) {
 TEST(Options, ForeignFlagsThatAskForNothing) {
   const ParsedOptions run(
       "--use-mcore-models --transformer-impl local --no-gradient-accumulation-fusion --moe-grouped-gemm "
-      "--moe-permute-fusion --use-flash-attn --num-workers 2 --distributed-backend nccl --attention-softmax-in-fp32 "
+      "--moe-permute-fusion --use-flash-attn --num-workers 2 --attention-softmax-in-fp32 "
       "--no-masked-softmax-fusion --manual-gc --attention-dropout 0.0 --hidden-dropout 0 --optimizer adam "
       "--moe-router-dtype fp32 --moe-layer-freq 1 --moe-token-dispatcher-type alltoall");
-  EXPECT_EQ(run.flags.notes().size(), 17u);
+  EXPECT_EQ(run.flags.notes().size(), 16u);
   EXPECT_EQ(run.flags.notes()[1], "--transformer-impl local: Weft has one implementation.");
 }
 

@@ -1,6 +1,7 @@
 // Runs a model on thread ranks for a few steps and says everything it computed.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <mutex>
 
@@ -43,9 +44,8 @@ inline MicroBatch batch_of(const RankCase& c, std::int64_t step, std::int64_t sa
 }
 
 // What one rank computes; losses and norms are those of all.
-inline RankRun run_rank(const RankCase& c, World* world) {
+inline RankRun run_rank(const RankCase& c, World* world, Device& device) {
   RankRun result;
-  CpuDevice device;
   SessionOptions o;
   o.config = c.config;
   o.precision.compute = c.dtype;
@@ -79,15 +79,23 @@ inline RankRun run_rank(const RankCase& c, World* world) {
   return result;
 }
 
-inline RankRun run_ranks(const RankCase& c) {
-  if (c.ranks == 1) return run_rank(c, nullptr);
+inline RankRun run_rank(const RankCase& c, World* world) {
+  CpuDevice device;
+  return run_rank(c, world, device);
+}
+
+// on_rank: what a rank's thread does; by default on the CPU.
+using OnRank = std::function<RankRun(const RankCase&, World*)>;
+inline RankRun run_ranks(
+    const RankCase& c, const OnRank& on_rank = [](const RankCase& own, World* world) { return run_rank(own, world); }) {
+  if (c.ranks == 1) return on_rank(c, nullptr);
   RankRun result;
   std::mutex mutex;
   LocalOptions local;
   local.timeout = c.timeout;
   LocalCluster cluster(c.ranks, local);
   cluster.run([&](World& world) {
-    RankRun own = run_rank(c, &world);
+    RankRun own = on_rank(c, &world);
     const std::lock_guard lock(mutex);
     own.weights.merge(result.weights);
     result = std::move(own);

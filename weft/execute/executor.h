@@ -25,6 +25,8 @@ class Executor {
   virtual double began() const = 0;  // of the last step, in seconds of the machine's steady clock
   // Where every lane stands, for reports; from any thread.
   virtual std::string status() const = 0;
+  // How steps come to the device, for the log; "" where there is nothing to say.
+  virtual std::string manner() const { return ""; }
 };
 
 }  // namespace weft

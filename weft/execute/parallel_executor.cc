@@ -35,8 +35,9 @@ void wait_until(const std::atomic<std::uint32_t>& value, std::uint32_t least) {
 }  // namespace
 
 ParallelExecutor::ParallelExecutor(const PreparedPlan& plan, Device& device, Stream& stream)
-    : plan_(plan), stream_(stream) {
-  build_queues(device);
+    : plan_(plan), device_(device), stream_(stream), queues_(device.asynchronous()) {
+  if (queues_) start_ = device.make_event();
+  build_queues();
   for (std::size_t lane = 1; lane < lanes_.size(); ++lane)
     lanes_[lane]->thread = std::thread([this, lane] { serve(static_cast<int>(lane)); });
 }
@@ -49,7 +50,7 @@ ParallelExecutor::~ParallelExecutor() {
     if (lane->thread.joinable()) lane->thread.join();
 }
 
-void ParallelExecutor::build_queues(Device& device) {
+void ParallelExecutor::build_queues() {
   const Plan& plan = plan_.plan();
   std::array<int, lane_count> index;
   index.fill(-1);
@@ -59,7 +60,8 @@ void ParallelExecutor::build_queues(Device& device) {
       at = static_cast<int>(lanes_.size());
       lanes_.push_back(std::make_unique<LaneQueue>());
       lanes_.back()->lane = lane;
-      if (lane != Lane::compute) lanes_.back()->stream = device.make_stream(1);
+      if (lane != Lane::compute)
+        lanes_.back()->stream = queues_ ? device_.make_urgent_stream() : device_.make_stream(1);
     }
     return at;
   };
@@ -68,36 +70,83 @@ void ParallelExecutor::build_queues(Device& device) {
   std::vector<std::uint32_t> position(plan.nodes.size());                 // in its lane, from 1
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
     const int own = queue_of(plan.nodes[i].lane);
-    LaneNode node{NodeId(static_cast<std::int64_t>(i)), {}};
-    for (std::size_t lane = 0; lane < lane_count; ++lane)
-      if (const std::int32_t mark = waits[i][lane]; mark >= 0)
-        node.waits.push_back({index[lane], position[static_cast<std::size_t>(mark)]});
+    LaneNode node{NodeId(static_cast<std::int64_t>(i)), {}, {}};
+    for (std::size_t lane = 0; lane < lane_count; ++lane) {
+      const std::int32_t mark = waits[i][lane];
+      if (mark < 0) continue;
+      const Wait wait{index[lane], position[static_cast<std::size_t>(mark)]};
+      std::unique_ptr<Event>& done = lanes_[static_cast<std::size_t>(wait.lane)]->nodes[wait.passed - 1].done;
+      if (queues_ && !done) done = device_.make_event();
+      node.waits.push_back(wait);
+    }
     lanes_[static_cast<std::size_t>(own)]->nodes.push_back(std::move(node));
     position[i] = static_cast<std::uint32_t>(lanes_[static_cast<std::size_t>(own)]->nodes.size());
   }
 }
 
-bool ParallelExecutor::wait_for(const Wait& wait) {
-  wait_until(lanes_[static_cast<std::size_t>(wait.lane)]->passed, wait.passed);
-  return !failed_.load(std::memory_order_acquire);
+void ParallelExecutor::keep_times(bool keep) {
+  times_.resize(keep ? plan_.plan().nodes.size() : 0);
+  while (queues_ && node_times_.size() < 2 * times_.size()) node_times_.push_back(device_.make_event());
+}
+
+bool ParallelExecutor::wait_for(const Wait& wait, Stream& stream) {
+  const LaneQueue& other = *lanes_[static_cast<std::size_t>(wait.lane)];
+  wait_until(other.passed, wait.passed);
+  if (failed_.load(std::memory_order_acquire)) return false;
+  if (queues_) other.nodes[wait.passed - 1].done->wait_on(stream);
+  return true;
+}
+
+bool ParallelExecutor::run_nodes(LaneQueue& queue, Stream& stream) {
+  for (const LaneNode& node : queue.nodes) {
+    try {
+      for (const Wait& wait : node.waits)
+        if (!wait_for(wait, stream)) return false;
+      if (failed_.load(std::memory_order_acquire)) return false;
+      const double start = times_.empty() ? 0 : now();
+      const std::size_t i = node.node.index();
+      if (queues_ && !times_.empty()) node_times_[2 * i]->record(stream);
+      plan_.run_node(node.node, stream);
+      if (node.done) node.done->record(stream);
+      if (!times_.empty()) {
+        if (queues_)
+          node_times_[2 * i + 1]->record(stream);
+        else
+          times_[i] = {start - begin_, now() - begin_};
+      }
+    } catch (...) {
+      fail(std::current_exception(), queue);
+      return false;
+    }
+    queue.passed.fetch_add(1, std::memory_order_release);
+    queue.passed.notify_all();
+  }
+  return true;
+}
+
+void ParallelExecutor::finish_queued(const LaneQueue& queue, Stream& stream) {
+  try {
+    stream.synchronize();  // after a failure too: what is queued uses the plan's memory
+    plan_.throw_if_ended();
+  } catch (...) {
+    fail(std::current_exception(), queue);
+  }
 }
 
 void ParallelExecutor::run_lane(int lane, Stream& stream) {
   LaneQueue& queue = *lanes_[static_cast<std::size_t>(lane)];
-  for (const LaneNode& node : queue.nodes) {
-    for (const Wait& wait : node.waits)
-      if (!wait_for(wait)) return;
-    if (failed_.load(std::memory_order_acquire)) return;
-    const double start = times_.empty() ? 0 : now();
-    try {
-      plan_.run_node(node.node, stream);
-    } catch (...) {
-      return fail(std::current_exception(), queue);
-    }
-    if (!times_.empty()) times_[node.node.index()] = {start - begin_, now() - begin_};
-    queue.passed.fetch_add(1, std::memory_order_release);
-    queue.passed.notify_all();
+  if (!queues_) {
+    run_nodes(queue, stream);
+    return;
   }
+  if (lane > 0) start_->wait_on(stream);
+  run_nodes(queue, stream);
+  finish_queued(queue, stream);
+}
+
+void ParallelExecutor::read_times() {
+  for (std::size_t i = 0; i < times_.size(); ++i)
+    times_[i] = {node_times_[2 * i]->seconds_since(*start_), node_times_[2 * i + 1]->seconds_since(*start_)};
 }
 
 void ParallelExecutor::fail(std::exception_ptr error, const LaneQueue& queue) {
@@ -132,6 +181,7 @@ void ParallelExecutor::fail(std::exception_ptr error, const LaneQueue& queue) {
 }
 
 void ParallelExecutor::serve(int lane) {
+  device_.bind_thread();
   if (lanes_[static_cast<std::size_t>(lane)]->lane != Lane::update) put_communication_first();
   std::uint32_t seen = 0;
   while (true) {
@@ -152,12 +202,20 @@ void ParallelExecutor::run_step(const std::function<void(const std::string&)>& o
   on_error_ = &on_error;
   running_.store(0);
   begin_ = now();
+  if (queues_) start_->record(stream_);
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();
   run_lane(0, stream_);
   wait_until(running_, static_cast<std::uint32_t>(lanes_.size()) - 1);
   on_error_ = nullptr;
   if (error_) std::rethrow_exception(error_);
+  if (queues_) read_times();
+}
+
+std::string ParallelExecutor::manner() const {
+  if (!queues_) return "";
+  return "a step is queued by a thread a lane, not as a CUDA graph: ranks tell each other on the host how many rows go "
+         "where";
 }
 
 std::string ParallelExecutor::status() const {

@@ -1,5 +1,7 @@
 // Runs a plan with a thread a lane: every node starts when the nodes it must wait for are done, in the order of its
-// lane. Lanes run in order, so "node n is done" is "its lane has come past n": a few counters, no locks.
+// lane. Lanes run in order, so "node n is done" is "its lane has come past n": a few counters, no locks. On a device that
+// queues its work, "done" is "queued", and the stream waits for an event behind the node: so a lane that must wait on the
+// host, for other ranks or for the sizes of what they exchange, does not keep the others from queueing.
 #pragma once
 
 #include <atomic>
@@ -23,10 +25,11 @@ class ParallelExecutor : public Executor {
   ParallelExecutor& operator=(const ParallelExecutor&) = delete;
 
   void run_step(const std::function<void(const std::string&)>& on_error = {}) override;
-  void keep_times(bool keep) override { times_.resize(keep ? plan_.plan().nodes.size() : 0); }
+  void keep_times(bool keep) override;
   const std::vector<NodeTime>& times() const override { return times_; }
   double began() const override { return begin_; }
   std::string status() const override;
+  std::string manner() const override;
 
  private:
   struct Wait {
@@ -36,6 +39,7 @@ class ParallelExecutor : public Executor {
   struct LaneNode {
     NodeId node;
     std::vector<Wait> waits;
+    std::unique_ptr<Event> done;  // where work is queued and another lane waits for this node
   };
   struct LaneQueue {
     Lane lane = Lane::compute;
@@ -45,16 +49,23 @@ class ParallelExecutor : public Executor {
     std::thread thread;
   };
 
-  void build_queues(Device& device);
+  void build_queues();
   void run_lane(int lane, Stream& stream);
+  bool run_nodes(LaneQueue& queue, Stream& stream);            // false: the step has failed
+  void finish_queued(const LaneQueue& queue, Stream& stream);  // where work is queued: waits for it
   void serve(int lane);
-  bool wait_for(const Wait& wait);  // false: the step has failed
+  bool wait_for(const Wait& wait, Stream& stream);  // false: the step has failed
+  void read_times();
   void fail(std::exception_ptr error, const LaneQueue& queue);
 
   const PreparedPlan& plan_;
+  Device& device_;
   Stream& stream_;
+  const bool queues_;  // the device's operations only queue their work
   std::vector<std::unique_ptr<LaneQueue>> lanes_;
   std::vector<NodeTime> times_;
+  std::unique_ptr<Event> start_;                    // of a step, where work is queued
+  std::vector<std::unique_ptr<Event>> node_times_;  // before and behind each node
   double begin_ = 0;
   const std::function<void(const std::string&)>* on_error_ = nullptr;
   std::atomic<std::uint32_t> round_{0}, running_{0};

@@ -37,6 +37,10 @@ class PreparedPlan {
 
   // RunError naming the node when it fails; PeerError when another rank did. wait: also for queued work.
   void run_node(NodeId node, Stream& stream, bool wait = false) const;
+  // PeerError when another rank has failed; for where a wait does not tell, since work is only queued.
+  void throw_if_ended() const {
+    if (groups_) groups_->world().throw_if_ended();
+  }
   void touch_memory() const { arena_->touch(); }
 
   // Host access between steps. micro_batch -1 for values of the step.

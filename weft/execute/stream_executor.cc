@@ -24,6 +24,7 @@ int processors_for_updates(const Device& device) {
 
 StreamExecutor::StreamExecutor(const PreparedPlan& plan, Device& device, Stream& stream, bool graph)
     : plan_(plan), device_(device), stream_(stream), start_(device.make_event()) {
+  WEFT_CHECK(plan.plan().collectives.empty(), "a plan that communicates waits on the host: a thread a lane for it");
   const std::vector<Node>& nodes = plan.plan().nodes;
   streams_[static_cast<std::size_t>(Lane::compute)] = &stream;
   for (const Node& node : nodes) {
@@ -33,9 +34,8 @@ StreamExecutor::StreamExecutor(const PreparedPlan& plan, Device& device, Stream&
       lane_ends_.push_back(device.make_event());
       of_lane = own_.back().get();
     }
-    if (node.collectives > 0) why_no_graph_ = "ranks exchange counts of rows through the host";
   }
-  if (!graph) why_no_graph_ = "it was not asked for";
+  if (!graph) why_no_graph_ = "--cuda-graph none";
   const std::vector<LaneMarks> marks = lane_waits(plan.plan(), plan.memory());
   waits_.resize(nodes.size());
   for (std::size_t i = 0; i < nodes.size(); ++i)
@@ -120,6 +120,11 @@ void StreamExecutor::run_step(const std::function<void(const std::string&)>& on_
     if (on_error) on_error(e.what());
     throw;
   }
+}
+
+std::string StreamExecutor::manner() const {
+  if (why_no_graph_.empty()) return "a step is one CUDA graph";
+  return fmt::format("a step is queued node by node, not as a CUDA graph: {}", why_no_graph_);
 }
 
 std::string StreamExecutor::status() const {

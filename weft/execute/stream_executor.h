@@ -1,8 +1,8 @@
-// Runs a plan on a device that queues its work: lanes are streams, and the calling thread puts every node on the stream
-// of its lane, in the order of the list, with events where a node waits for another lane. A step that never waits on
-// the host is recorded as one graph at its second run and queued as a whole from then on. Where updates run beside a
-// forward pass, each gets a part of the device's processors: otherwise kernels of one would fill them all, and those of
-// the other wait.
+// Runs a plan of one rank on a device that queues its work: lanes are streams, and the calling thread puts every node on
+// the stream of its lane, in the order of the list, with events where a node waits for another lane. A step is recorded
+// as one graph at its second run and queued as a whole from then on. (A plan of several ranks waits on the host:
+// ParallelExecutor.) Where updates run beside a forward pass, each gets a part of the device's processors: otherwise
+// kernels of one would fill them all, and those of the other wait.
 #pragma once
 
 #include <array>
@@ -24,6 +24,7 @@ class StreamExecutor : public Executor {
   const std::vector<NodeTime>& times() const override { return times_; }
   double began() const override { return begin_; }
   std::string status() const override;
+  std::string manner() const override;
   // Why steps do not run as a graph; "" if they do or will.
   const std::string& why_no_graph() const { return why_no_graph_; }
 

@@ -48,7 +48,8 @@ std::vector<Change> changes_of(const SessionOptions& options) {
 }  // namespace
 
 void require_memory(const Device& device, const SessionOptions& options, const MemoryPlan& memory) {
-  const std::size_t free = device.free_bytes();
+  // Ranks that share a device ask at about the same time, before any of them has taken its part.
+  const std::size_t free = device.free_bytes() / static_cast<std::size_t>(options.ranks.on_device);
   if (static_cast<std::size_t>(memory.total()) <= free) return;
   std::string less;
   for (const Change& change : changes_of(options)) {
@@ -61,8 +62,8 @@ void require_memory(const Device& device, const SessionOptions& options, const M
       "a step needs {} of memory{}, and {} has {} free: weights {}, gradients {}, optimizer {}, activations {}, inputs "
       "and tables {}.{}",
       bytes(memory.total()), options.ranks.ranks() > 1 ? " a rank" : "", device.name(),
-      human_bytes(static_cast<double>(free)), bytes(memory.weights), bytes(memory.gradients), bytes(memory.states),
-      bytes(memory.activations), bytes(memory.step),
+      human_bytes(static_cast<double>(free)) + (options.ranks.on_device > 1 ? " a rank" : ""), bytes(memory.weights),
+      bytes(memory.gradients), bytes(memory.states), bytes(memory.activations), bytes(memory.step),
       less.empty() ? " A smaller model would need less" : " Needed with" + less);
 }
 

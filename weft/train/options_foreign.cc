@@ -55,7 +55,6 @@ void add_foreign_flags(FlagTable& flags) {
   accept_all(flags, {"--manual-gc"}, "There is no garbage collector.");
   accept_all(flags, {"--manual-gc-interval"}, "There is no garbage collector.", "N");
   accept_all(flags, {"--num-workers"}, "Samples are computed where they are needed; no workers load them.", "N");
-  accept_all(flags, {"--distributed-backend"}, "The launcher and --device decide how ranks communicate.", "NAME");
   accept_all(flags, {"--no-create-attention-mask-in-dataloader"}, "There are no mask tensors.");
   accept_all(flags, {"--multi-latent-attention"}, "Which layers have it is said by --pattern: +.");
   accept_all(flags, {"--log-throughput"}, "Throughput is always logged.");

@@ -391,6 +391,13 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
             "In the weave, run attention's backward before the other micro-batch's experts: less memory, less hidden.");
   flags.add("--overlap-optimizer", options.execution.overlap_optimizer,
             "Update the weights of a unit beside the next step's forward pass, before that comes to the unit.");
+  flags.choice("--distributed-backend", options.execution.distributed_backend,
+               {{"auto", BackendKind::automatic},
+                {"nccl", BackendKind::nccl},
+                {"gloo", BackendKind::automatic},
+                {"mpi", BackendKind::automatic}},
+               "How ranks exchange what is on GPUs: auto copies between threads (--ranks) and uses NCCL between the "
+               "processes of a launcher; nccl always uses it. What is in host memory goes the launcher's way.");
   flags
       .add("--distributed-timeout-minutes", options.execution.distributed_timeout_minutes, "X",
            "Longest wait for another rank.")

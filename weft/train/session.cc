@@ -71,9 +71,6 @@ Session::Session(Device& device, const SessionOptions& options)
   if (!device.computes_in(options.precision.compute))
     throw UserError("{} does not compute in {}: leave --fp64 away, or use --device cpu", device.name(),
                     name_of(options.precision.compute));
-  if (ranks.world && device.asynchronous())
-    throw UserError("{} trains on one rank only, and there are {}: use --ranks 1, or --device cpu", device.name(),
-                    ranks.ranks());
   add_updates(module_, options.precision, options.adam, ranks.gradients());
   Plan plan = build_plan(module_, plan_options(options));
   MemoryPlan memory = plan_memory(plan);
@@ -89,7 +86,8 @@ Session::Session(Device& device, const SessionOptions& options)
   forget_updates();
   if (options.fault.rank == ranks.rank()) train_->inject(options.fault, ranks.world);
   if (ranks.parallel) {
-    if (device.asynchronous())
+    // One thread queues a whole step, or records it as a graph, where nothing waits on the host.
+    if (device.asynchronous() && train_->plan().collectives.empty())
       executor_ = std::make_unique<StreamExecutor>(*train_, device, *stream_, ranks.graph);
     else
       executor_ = std::make_unique<ParallelExecutor>(*train_, device, *stream_);
@@ -391,20 +389,26 @@ std::vector<std::int64_t> Session::gather_from_all_ranks(std::span<const std::in
 }
 
 void Session::broadcast_to_expert_ranks(int from, std::span<double> values) {
-  const std::unique_ptr<Memory> memory = device_.allocate(values.size_bytes());
-  const Tensor all(memory->data(), DType::f64, {std::ssize(values)});
+  const Tensor all(exchange_memory(values.size_bytes()), DType::f64, {std::ssize(values)});
   device_.copy_in(*stream_, all.data, values.data(), values.size_bytes());
   groups_->get("ep", Lane::exchange).broadcast(*stream_, all, from);
   device_.copy_out(*stream_, values.data(), all.data, values.size_bytes());
   stream_->synchronize();
 }
 
+// Kept until the end: to free memory of a GPU is to wait for all that runs there, and what other ranks run there may
+// wait for this one.
+std::byte* Session::exchange_memory(std::size_t bytes) {
+  if (exchange_memory_.empty() || exchange_memory_.back()->bytes() < bytes)
+    exchange_memory_.push_back(device_.allocate(std::max<std::size_t>(2 * bytes, 4096)));
+  return exchange_memory_.back()->data();
+}
+
 std::vector<std::int64_t> Session::gather(Communicator& group, std::span<const std::int64_t> words) {
   const auto count = std::ssize(words);
-  const std::unique_ptr<Memory> memory =
-      device_.allocate(words.size_bytes() * static_cast<std::size_t>(group.size() + 1));
-  const Tensor send(memory->data(), DType::i64, {count});
-  const Tensor receive(memory->data() + words.size_bytes(), DType::i64, {count * group.size()});
+  std::byte* memory = exchange_memory(words.size_bytes() * static_cast<std::size_t>(group.size() + 1));
+  const Tensor send(memory, DType::i64, {count});
+  const Tensor receive(memory + words.size_bytes(), DType::i64, {count * group.size()});
   device_.copy_in(*stream_, send.data, words.data(), words.size_bytes());
   group.all_gather(*stream_, send, receive);
   std::vector<std::int64_t> all(static_cast<std::size_t>(count * group.size()));

@@ -28,6 +28,7 @@ struct RankOptions {
   bool overlap_updates = false;
   bool parallel = false;  // lanes as threads, or as streams where a device queues its work
   bool graph = true;      // such a device replays steps as one graph where it can
+  int on_device = 1;      // ranks that share this rank's device
 
   std::int64_t rank() const { return world ? world->rank().value : 0; }
   std::int64_t ranks() const { return world ? world->size() : 1; }
@@ -113,6 +114,7 @@ class Session {
 
  private:
   std::vector<std::int64_t> gather(Communicator& group, std::span<const std::int64_t> words);
+  std::byte* exchange_memory(std::size_t bytes);
   struct Evaluation {
     Module module;
     std::unique_ptr<PreparedPlan> plan;
@@ -134,6 +136,7 @@ class Session {
   std::unique_ptr<Stream> stream_;
   Module module_;
   std::unique_ptr<ModelStorage> storage_;
+  std::vector<std::unique_ptr<Memory>> exchange_memory_;  // the last is in use
   std::unique_ptr<RankGroups> groups_;
   std::unique_ptr<PreparedPlan> train_;
   std::unique_ptr<Executor> executor_;

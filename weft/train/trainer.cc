@@ -77,7 +77,8 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
       pricer_(environment.pricer) {
   config_ = run_config(options);
   data_ = open_run_data(options, config_.vocabulary);
-  const SessionOptions session = session_options(options, config_, world_);
+  SessionOptions session = session_options(options, config_, world_);
+  session.ranks.on_device = environment.ranks_on_device;
   // Before the run takes the memory. A CPU's peak depends on what else runs; it takes long, too.
   if (environment.device.asynchronous())
     product_peak_ = measure_product_peak(environment.device, session.precision.compute);
@@ -101,7 +102,8 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
   report.product_peak = product_peak_;
   flops_ *= static_cast<double>(ranks_);
   report.tokens = options.batch.global_batch_size * options.batch.seq_length;
-  say(fmt::format("training on {}", environment.device.name()));
+  const std::string manner = session_->executor() ? session_->executor()->manner() : "";
+  say(fmt::format("training on {}{}{}", environment.device.name(), manner.empty() ? "" : "; ", manner));
   say(to_text(report));
   if (rank_ != 0) return;
   if (!options.logging.metrics.empty()) metrics_ = std::make_unique<MetricsWriter>(options.logging.metrics);

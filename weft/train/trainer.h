@@ -17,6 +17,7 @@ struct TrainEnvironment {
   std::function<Pricer(const Module&)> pricer;
   std::FILE* out = stdout;  // of rank 0; other ranks are silent
   World* world = nullptr;   // null: one rank
+  int ranks_on_device = 1;
 };
 
 // The model of a resolved configuration: that of --hf, or the flags' with the tokenizer's vocabulary.

@@ -44,9 +44,9 @@ class Measurement {
   }
   ~Measurement() {
     if (!print_) return;  // a stream that is being captured must not be waited for
+    cudaFreeAsync(print_, stream_.handle());
+    if (before_) cudaFreeAsync(before_, stream_.handle());
     cudaStreamSynchronize(stream_.handle());
-    cudaFree(print_);
-    cudaFree(before_);
     for (cudaEvent_t event : events_)
       if (event) cudaEventDestroy(event);
   }
@@ -82,8 +82,9 @@ class Measurement {
   }
 
  private:
-  static bool allocate(void** memory, std::size_t bytes) {
-    if (cudaMalloc(memory, bytes) == cudaSuccess) return true;
+  // In the stream's order: cudaFree would wait for the whole device, also for kernels of other ranks that wait for us.
+  bool allocate(void** memory, std::size_t bytes) {
+    if (cudaMallocAsync(memory, bytes, stream_.handle()) == cudaSuccess) return true;
     cudaGetLastError();  // then it is not measured
     *memory = nullptr;
     return false;

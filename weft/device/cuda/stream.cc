@@ -41,7 +41,8 @@ void* CudaStream::scratch(std::size_t bytes) {
              scratch_bytes_, bytes);
   const std::size_t wanted = std::max(bytes + bytes / 4, 2 * scratch_bytes_);  // so that all before it are less
   void* grown = nullptr;
-  check_cuda(cudaMalloc(&grown, wanted), "allocating a stream's scratch memory");
+  // In the stream's order: cudaMalloc may wait for the device, and kernels of other ranks there may wait for us.
+  check_cuda(cudaMallocAsync(&grown, wanted, handle_), "allocating a stream's scratch memory");
   outgrown_.push_back(scratch_);
   scratch_ = grown;
   scratch_bytes_ = wanted;

@@ -1,0 +1,77 @@
+// Thread ranks that share one GPU: collectives in its memory, and whole steps with experts and data spread over ranks.
+#include <gtest/gtest.h>
+
+#include "tests/train/bitwise_cases.h"
+#include "weft/device/cuda_device.h"
+
+namespace weft {
+namespace {
+
+RankRun on_gpu(const RankCase& c, World* world) {
+  const std::unique_ptr<Device> device = make_cuda_device();
+  return run_rank(c, world, *device);
+}
+
+std::vector<std::string> gpu_lines(const NamedCase& c) { return lines_of(c.name, run_ranks(c.run, on_gpu)); }
+
+// Large enough for the kernels of real models: tensor cores, fused attention, grouped products.
+NamedCase tensor_core_case(int expert_ranks) {
+  NamedCase c;
+  c.name = fmt::format("[*E][*E]-, hidden 256, ep={}", expert_ranks);
+  c.run.config.pattern = "[*E][*E]-";
+  c.run.config.hidden = 256;
+  c.run.config.vocabulary = 512;
+  c.run.config.attention = {.heads = 4, .kv_heads = 2, .head_dim = 64};
+  c.run.config.mlp.ffn = 512;
+  c.run.config.experts.experts = 8;
+  c.run.config.experts.ffn = 128;
+  c.run.config.experts.router.k = 2;
+  c.run.dtype = DType::bf16;
+  c.run.ranks = 4;
+  c.run.expert_ranks = expert_ranks;
+  c.run.micro_batches = 4;
+  c.run.steps = 4;
+  c.run.length = 192;
+  return c;
+}
+
+class CudaRanks : public testing::TestWithParam<int> {};
+
+TEST_P(CudaRanks, EveryOrderGivesTheBitsOfThePlainSerialOne) {
+  std::vector<NamedCase> cases = bitwise_cases(GetParam());
+  for (int expert_ranks : {2, 4})
+    if (GetParam() == 4) cases.push_back(tensor_core_case(expert_ranks));
+  for (const NamedCase& c : cases) {
+    const std::vector<std::string> plain = gpu_lines(c);
+    for (const auto& [weave, delay, overlap, parallel] : {std::tuple{false, false, false, true},
+                                                          {true, false, false, true},
+                                                          {true, true, false, true},
+                                                          {false, true, true, true}}) {
+      NamedCase other = c;
+      other.run.weave = weave;
+      other.run.delay = delay;
+      other.run.overlap_updates = overlap;
+      other.run.parallel = parallel;
+      EXPECT_EQ(gpu_lines(other), plain) << c.name << ": weave " << weave << " delay " << delay << " overlap "
+                                         << overlap << " parallel " << parallel;
+    }
+  }
+}
+
+// Spread over ranks or not, on a GPU or on a CPU: the same model.
+TEST_P(CudaRanks, LossesAreThoseOfTheCpu) {
+  for (const NamedCase& c : bitwise_cases(GetParam())) {
+    NamedCase woven = c;
+    woven.run.weave = woven.run.parallel = true;
+    const RankRun gpu = run_ranks(woven.run, on_gpu), cpu = run_ranks(c.run);
+    ASSERT_EQ(gpu.losses.size(), cpu.losses.size());
+    const double limit = c.run.dtype == DType::f32 ? 1e-4 : 2e-2;  // bf16: a few of its roundings, 2^-8 each
+    for (std::size_t i = 0; i < cpu.losses.size(); ++i)
+      EXPECT_NEAR(gpu.losses[i], cpu.losses[i], limit * std::abs(cpu.losses[i])) << c.name << ", loss " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(OnRanks, CudaRanks, testing::Values(2, 4), testing::PrintToStringParamName());
+
+}  // namespace
+}  // namespace weft

@@ -1,5 +1,6 @@
 // Single operations of a training step on a GPU, in bf16, beside what bounds them: the bandwidth of a large copy and the
-// rate of a large product, both measured here. One JSON line a case; the cases of shared/peers/gpu_kernels.py.
+// rate of a large product, both measured here. One JSON line a case; the cases of shared/peers/gpu_kernels.py, and
+// attention in the modes of bench/peers/attention.py.
 //
 //   bench_gpu_kernels [NAME...] [--rounds N]      NAME: part of a case's name (default: all)
 //
@@ -294,7 +295,11 @@ void attention(Bench& b, std::int64_t batch, std::int64_t length) {
   const std::string shape = fmt::format(" b{} l{} h32/8 d128", batch, length);
   b.by_flop("attention forward" + shape, flop, [&] { b.ops().attention(b.stream(), f); });
   const AttentionBackward g{f, rows(heads), rows(heads), rows(kv), rows(kv), {}, b.empty(DType::f32, {heads, T})};
-  b.by_flop("attention backward" + shape, 2.5 * flop, [&] { b.ops().attention_backward(b.stream(), g); });
+  b.by_flop("attention backward, deterministic" + shape, 2.5 * flop,
+            [&] { b.ops().attention_backward(b.stream(), g); });
+  AttentionBackward any = g;
+  any.repeatable = false;
+  b.by_flop("attention backward, fastest" + shape, 2.5 * flop, [&] { b.ops().attention_backward(b.stream(), any); });
 }
 
 void run(const std::vector<std::string>& names, int rounds) {

@@ -21,7 +21,8 @@ class Beside : public ::testing::Test {
   using At = std::function<Tensor(const HostTensor&)>;
   // run(table, stream, at): at(x) is the tensor x where the operation runs; f32 and bf16 are f64 on the CPU.
   using RunOn = std::function<void(const Operations&, Stream&, const At&)>;
-  void run(const RunOn& on);
+  // repeatable: the two runs on the GPU must agree in every bit.
+  void run(const RunOn& on, bool repeatable = true);
 
   const HostTensor& got(const HostTensor& x) const { return got_.at(&x); }
   std::vector<double> want(const HostTensor& x) const { return want_.at(&x).values(); }

@@ -106,15 +106,16 @@ TEST_F(LayerOperations, Rotary) {
 
 struct AttentionCase {
   std::int64_t batch, length, heads, kv_heads, dim, value_dim, window;
-  bool sinks, documents;
+  bool sinks, documents, repeatable = true;
 };
 
 TEST_F(LayerOperations, AttentionForwardAndBackward) {
-  const AttentionCase cases[] = {{1, 1, 1, 1, 8, 8, 0, false, false},       {2, 37, 4, 2, 16, 16, 0, false, false},
-                                 {1, 100, 2, 1, 24, 40, 0, true, false},    {2, 65, 4, 4, 64, 64, 0, false, false},
-                                 {1, 200, 4, 1, 128, 128, 0, true, true},   {1, 150, 2, 2, 64, 64, 33, true, false},
-                                 {1, 170, 2, 2, 192, 128, 0, false, true},  {3, 64, 6, 2, 128, 128, 0, false, false},
-                                 {1, 257, 2, 1, 128, 128, 100, false, true}};
+  const AttentionCase cases[] = {
+      {1, 1, 1, 1, 8, 8, 0, false, false},        {2, 37, 4, 2, 16, 16, 0, false, false},
+      {1, 100, 2, 1, 24, 40, 0, true, false},     {2, 65, 4, 4, 64, 64, 0, false, false},
+      {1, 200, 4, 1, 128, 128, 0, true, true},    {1, 150, 2, 2, 64, 64, 33, true, false},
+      {1, 170, 2, 2, 192, 128, 0, false, true},   {3, 64, 6, 2, 128, 128, 0, false, false},
+      {1, 257, 2, 1, 128, 128, 100, false, true}, {2, 160, 4, 2, 128, 128, 0, false, false, false}};
   for (DType type : model_types)
     for (const AttentionCase& c : cases) {
       SCOPED_TRACE(fmt::format("{} {}x{} heads {}/{} dims {}/{} window {}", name_of(type), c.batch, c.length, c.heads,
@@ -140,14 +141,20 @@ TEST_F(LayerOperations, AttentionForwardAndBackward) {
         }
         boundaries = HostTensor::integers(begins);
       }
-      run([&](const Operations& ops, Stream& stream, const At& at) {
-        Attention a{
-            at(q),    at(k),   at(v),      at(out), at(lse),     at(sinks), at(boundaries),
-            c.length, c.heads, c.kv_heads, c.dim,   c.value_dim, c.window,  1 / std::sqrt(static_cast<double>(c.dim))};
-        ops.attention(stream, a);
-        AttentionBackward b{a, at(dout), at(dq), at(dk), at(dv), at(dsinks), at(delta)};
-        ops.attention_backward(stream, b);
-      });
+      run(
+          [&](const Operations& ops, Stream& stream, const At& at) {
+            Attention a{at(q),          at(k),
+                        at(v),          at(out),
+                        at(lse),        at(sinks),
+                        at(boundaries), c.length,
+                        c.heads,        c.kv_heads,
+                        c.dim,          c.value_dim,
+                        c.window,       1 / std::sqrt(static_cast<double>(c.dim))};
+            ops.attention(stream, a);
+            AttentionBackward b{a, at(dout), at(dq), at(dk), at(dv), at(dsinks), at(delta), c.repeatable};
+            ops.attention_backward(stream, b);
+          },
+          c.repeatable);
       // Inside, scores have dim terms, sums T; in bf16 probabilities, out and gradients of scores are rounded once more.
       const double extra = type == DType::bf16 ? 2 : 0;
       const std::int64_t length = 4 * (c.dim + c.length);

@@ -373,6 +373,13 @@ TEST(Options, GradientsInBf16NeedAModelInBf16) {
   EXPECT_EQ(error_of("--bf16 --grad-reduce-in-bf16"), "no error");
 }
 
+TEST(Options, TheFastestAttentionIsNotDeterministic) {
+  EXPECT_EQ(problem_of("--deterministic-mode --attention-backward fastest"),
+            "--attention-backward fastest: two runs of it differ; leave it or --deterministic-mode out");
+  for (const char* flags : {"--deterministic-mode", "--deterministic-mode --attention-backward deterministic"})
+    EXPECT_EQ(error_of(flags), "no error");
+}
+
 TEST(Options, SchedulesThatCannotBe) {
   EXPECT_EQ(problem_of("--lr 1e-4 --min-lr 1e-3"), "--min-lr 0.001: is above --lr 0.0001; lower it");
   EXPECT_EQ(problem_of("--lr-warmup-init 1"), "--lr-warmup-init 1: is above --lr 0.001; lower it");

@@ -19,7 +19,8 @@ struct ModuleOptions {
   // Experts spread over the ranks of an expert group; this one holds experts [rank * E / ranks, (rank + 1) * E /
   // ranks).
   std::int64_t expert_ranks = 1, expert_rank = 0;
-  std::int64_t data_shards = 1;  // ranks with tokens of their own
+  std::int64_t data_shards = 1;      // ranks with tokens of their own
+  bool repeatable_attention = true;  // of AttentionBackward
 };
 
 struct ParameterValues {

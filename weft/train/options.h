@@ -140,6 +140,7 @@ struct CheckpointOptions {
 enum class ExecutorKind : std::uint8_t { serial, parallel };
 enum class GraphKind : std::uint8_t { none, full };
 enum class BackendKind : std::uint8_t { automatic, nccl };
+enum class AttentionBackwardKind : std::uint8_t { deterministic, fastest };
 
 struct ExecutionOptions {
   std::int64_t threads = 0;  // 0: one a core
@@ -147,6 +148,8 @@ struct ExecutionOptions {
   std::string device = "auto";  // a GPU where there is one that can do it, or the CPU
   GraphKind cuda_graph = GraphKind::full;
   BackendKind distributed_backend = BackendKind::automatic;
+  AttentionBackwardKind attention_backward = AttentionBackwardKind::deterministic;
+  bool deterministic_mode = false;
   bool ep_overlap_early_attn_memory_release = false;
   std::string inject_fault;
   std::int64_t block = 1;  // no flag: of PlanOptions, for verify's oracle

@@ -354,6 +354,9 @@ std::vector<std::string> find_problems(const TrainOptions& options) {
   check_batch(problems, options, layout_is_good);
   check_data(problems, options.data, options.layout, own_model);
   check_optimizer(problems, options);
+  const ExecutionOptions& execution = options.execution;
+  if (execution.deterministic_mode && execution.attention_backward == AttentionBackwardKind::fastest)
+    problems.add("--attention-backward", "fastest", "two runs of it differ; leave it or --deterministic-mode out");
   if (own_model && !options.checkpoint.save_hf.empty())
     problems.add("--save-hf", options.checkpoint.save_hf,
                  "a model built from flags has no config.json that says which family it is; continue one that has "

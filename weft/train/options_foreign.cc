@@ -51,7 +51,6 @@ void add_foreign_flags(FlagTable& flags) {
               "--cross-entropy-loss-fusion", "--moe-grouped-gemm", "--moe-permute-fusion", "--moe-router-fusion"},
              "How operations are fused is up to the device; results do not depend on it.");
   accept_all(flags, {"--accumulate-allreduce-grads-in-fp32"}, "Gradients are always added up in float, or double.");
-  accept_all(flags, {"--deterministic-mode"}, "Runs are always deterministic.");
   accept_all(flags, {"--manual-gc"}, "There is no garbage collector.");
   accept_all(flags, {"--manual-gc-interval"}, "There is no garbage collector.", "N");
   accept_all(flags, {"--num-workers"}, "Samples are computed where they are needed; no workers load them.", "N");

@@ -383,6 +383,11 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
   flags.choice(
       "--cuda-graph", options.execution.cuda_graph, {{"none", GraphKind::none}, {"full", GraphKind::full}},
       "On a GPU: full records a whole step as one CUDA graph and replays it, where nothing waits on the host.");
+  flags.choice("--attention-backward", options.execution.attention_backward,
+               {{"deterministic", AttentionBackwardKind::deterministic}, {"fastest", AttentionBackwardKind::fastest}},
+               "On a GPU: fastest lets cuDNN add gradients up in any order; then two runs differ in their last bits.");
+  flags.add("--deterministic-mode", options.execution.deterministic_mode,
+            "Refuses what would let two runs differ: --attention-backward fastest. Nothing else does.");
   flags.add("--overlap-moe-expert-parallel-comm", options.execution.overlap_moe_expert_parallel_comm,
             "Weave: hide the exchange of one micro-batch behind the computation of another.");
   flags.add("--delay-wgrad-compute", options.execution.delay_wgrad_compute,

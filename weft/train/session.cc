@@ -28,6 +28,7 @@ ModuleOptions module_options(const SessionOptions& o, std::int64_t batch, std::i
   options.expert_ranks = o.ranks.expert_ranks;
   options.expert_rank = o.ranks.rank() % o.ranks.expert_ranks;
   options.data_shards = o.ranks.ranks();
+  options.repeatable_attention = o.repeatable_attention;
   return options;
 }
 

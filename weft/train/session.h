@@ -48,6 +48,7 @@ struct SessionOptions {
   int threads = 1;
   std::int64_t logits_slice_bytes = 128 << 20;
   bool updates = true;  // false: gradients only (probe)
+  bool repeatable_attention = true;
   RankOptions ranks;
   InjectedFault fault;  // of the training plan, on one rank
 };

@@ -104,6 +104,8 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
   report.tokens = options.batch.global_batch_size * options.batch.seq_length;
   const std::string manner = session_->executor() ? session_->executor()->manner() : "";
   say(fmt::format("training on {}{}{}", environment.device.name(), manner.empty() ? "" : "; ", manner));
+  if (environment.device.asynchronous() && !session.repeatable_attention)
+    say("warning: --attention-backward fastest: two runs of this differ in their last bits, and so will what follows");
   say(to_text(report));
   if (rank_ != 0) return;
   if (!options.logging.metrics.empty()) metrics_ = std::make_unique<MetricsWriter>(options.logging.metrics);
@@ -342,6 +344,7 @@ SessionOptions session_options(const TrainOptions& o, const ModelConfig& config,
   s.ranks.overlap_updates = o.execution.overlap_optimizer;
   s.ranks.parallel = o.execution.executor == ExecutorKind::parallel;
   s.ranks.graph = o.execution.cuda_graph == GraphKind::full;
+  s.repeatable_attention = o.execution.attention_backward == AttentionBackwardKind::deterministic;
   s.config = config;
   s.precision = precision_of(o);
   s.batch = o.batch.micro_batch_size;

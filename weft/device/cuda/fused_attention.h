@@ -14,7 +14,7 @@ class FusedAttention {
   virtual ~FusedAttention() = default;
   // False: cuDNN has nothing for this shape, or it is left to kernels of our own (f32, sinks, documents).
   virtual bool forward(CudaStream& stream, const Attention& op) = 0;
-  virtual bool backward(CudaStream& stream, const AttentionBackward& op) = 0;  // deterministic
+  virtual bool backward(CudaStream& stream, const AttentionBackward& op) = 0;
 };
 
 // lse [heads, T] -> [batch, heads, length].

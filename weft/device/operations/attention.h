@@ -30,9 +30,11 @@ struct Attention {
   double scale = 1;
 };
 // scratch: acc [heads, T]. dsinks: [heads] acc, absent without sinks (written, not added: the caller adds).
+// repeatable: the same bits every time. Where it need not be, a device may add parts of dq up in the order they come.
 struct AttentionBackward {
   Attention forward;
   Tensor dout, dq, dk, dv, dsinks, scratch;
+  bool repeatable = true;
 };
 
 }  // namespace weft

@@ -24,7 +24,7 @@ struct Values {
 struct Sizes {
   std::int64_t hq, hk, d, length;
   double scale, eps;
-  bool zero_centred;
+  bool zero_centred, repeatable;
   std::int64_t q_width() const { return hq * d; }
   std::int64_t k_width() const { return hk * d; }
   Tensor q(const Tensor& packed) const { return packed.slice_columns(0, q_width()); }
@@ -76,7 +76,8 @@ ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x) {
           b.options().length,
           spec.scale > 0 ? spec.scale : 1 / std::sqrt(static_cast<double>(spec.head_dim)),
           b.config().norm_epsilon,
-          b.config().zero_centred_norms};
+          b.config().zero_centred_norms,
+          b.options().repeatable_attention};
   const bool gate = spec.output_gate;
   const std::int64_t width = s.q_width() + 2 * s.k_width() + (gate ? s.q_width() : 0);
   const DType compute = b.compute(), acc = b.accumulate();
@@ -198,6 +199,7 @@ ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x) {
                                     {r[v.context], s.gate(r[v.raw]), r[v.dcontext], r[v.dcontext], s.gate(dqkv)});
     AttentionBackward backward{attention_of(r, v, s, spec), r[v.dcontext], s.q(dqkv), s.k(dqkv), s.v(dqkv)};
     backward.scratch = r[v.delta];
+    backward.repeatable = s.repeatable;
     if (spec.sinks) backward.dsinks = r[v.dsinks];
     r.ops().attention_backward(r.stream(), backward);
     if (spec.sinks)

@@ -27,7 +27,7 @@ struct Values {
 struct Sizes {
   std::int64_t heads, q_rank, kv_rank, still, turning, value, length;
   double scale, eps, latent_eps;
-  bool zero_centred;
+  bool zero_centred, repeatable;
 
   std::int64_t q_width() const { return heads * (still + turning); }
   std::int64_t first_width() const { return q_rank > 0 ? q_rank : q_width(); }  // of a, or of q
@@ -69,7 +69,8 @@ Sizes sizes_of(const ModuleBuilder& b, const LatentAttentionSpec& spec) {
           spec.scale > 0 ? spec.scale : 1 / std::sqrt(dim),
           eps,
           spec.norm_epsilon > 0 ? spec.norm_epsilon : eps,
-          b.config().zero_centred_norms};
+          b.config().zero_centred_norms,
+          b.options().repeatable_attention};
 }
 
 void add_parameters(ModuleBuilder& b, const Sizes& s, Values& v) {
@@ -233,6 +234,7 @@ ValueId add_latent_attention(ModuleBuilder& b, const LatentAttentionSpec& spec, 
     } else {
       AttentionBackward backward{attention, r[v.dcontext], dq, r[v.dk], s.v(dkv)};
       backward.scratch = r[v.delta];
+      backward.repeatable = s.repeatable;
       r.ops().attention_backward(r.stream(), backward);
     }
     if (indexer.backward) indexer.backward.run(r);

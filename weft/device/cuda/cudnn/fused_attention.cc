@@ -38,6 +38,7 @@ std::string load_library() {
 }
 
 enum Name : std::int64_t { q = 1, k, v, out, stats, dout, dq, dk, dv };
+enum class Pass : std::int64_t { forward, backward, unrepeatable_backward };
 
 struct PlanOfShape {
   fe::graph::Graph graph;
@@ -56,7 +57,7 @@ class Cudnn : public FusedAttention {
 
   bool forward(CudaStream& stream, const Attention& op) override {
     if (!fits(op)) return false;
-    PlanOfShape& plan = plan_of({op.q, op.k, op.v, op.out}, op, false);
+    PlanOfShape& plan = plan_of({op.q, op.k, op.v, op.out}, op, Pass::forward);
     if (!plan.good) return false;
     std::unordered_map<std::int64_t, void*> pointers = {
         {q, op.q.data}, {k, op.k.data}, {v, op.v.data}, {out, op.out.data}, {stats, op.lse.data}};
@@ -69,7 +70,8 @@ class Cudnn : public FusedAttention {
     if (!fits(f)) return false;
     for (const Tensor* t : {&op.dout, &op.dq, &op.dk, &op.dv})
       if (!aligned(*t)) return false;
-    PlanOfShape& plan = plan_of({f.q, f.k, f.v, f.out, op.dout, op.dq, op.dk, op.dv}, f, true);
+    PlanOfShape& plan = plan_of({f.q, f.k, f.v, f.out, op.dout, op.dq, op.dk, op.dv}, f,
+                                op.repeatable ? Pass::backward : Pass::unrepeatable_backward);
     if (!plan.good) return false;
     const std::size_t room = (f.lse.bytes() + 255) / 256 * 256;
     auto* scratch = static_cast<std::byte*>(stream.scratch(room + plan.workspace));
@@ -93,17 +95,23 @@ class Cudnn : public FusedAttention {
   }
 
   // The tensors in the order of Name, without stats.
-  PlanOfShape& plan_of(const std::vector<Tensor>& tensors, const Attention& op, bool backward) {
-    Key key = {backward,     op.q.rows(), op.length,
-               op.heads,     op.kv_heads, op.dim,
-               op.value_dim, op.window,   std::bit_cast<std::int64_t>(op.scale)};
+  PlanOfShape& plan_of(const std::vector<Tensor>& tensors, const Attention& op, Pass pass) {
+    Key key = {static_cast<std::int64_t>(pass),
+               op.q.rows(),
+               op.length,
+               op.heads,
+               op.kv_heads,
+               op.dim,
+               op.value_dim,
+               op.window,
+               std::bit_cast<std::int64_t>(op.scale)};
     for (std::size_t i = 0; i < tensors.size(); ++i) key[9 + i] = tensors[i].stride;
     const std::scoped_lock lock(mutex_);
     std::unique_ptr<PlanOfShape>& plan = plans_[key];
     if (!plan) {
       plan = std::make_unique<PlanOfShape>();
       try {
-        plan->good = build(plan->graph, tensors, op, backward);
+        plan->good = build(plan->graph, tensors, op, pass);
       } catch (const std::exception& error) {  // the frontend also throws, where libraries it wants are not there
         explain(error.what());
       }
@@ -117,7 +125,8 @@ class Cudnn : public FusedAttention {
     if (std::getenv("WEFT_EXPLAIN_CUDNN")) fmt::print(stderr, "cuDNN: {}\n", why);
   }
 
-  bool build(fe::graph::Graph& graph, const std::vector<Tensor>& tensors, const Attention& op, bool backward) {
+  bool build(fe::graph::Graph& graph, const std::vector<Tensor>& tensors, const Attention& op, Pass pass) {
+    const bool backward = pass != Pass::forward;
     const std::int64_t batch = op.q.rows() / op.length;
     graph.set_io_data_type(fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
@@ -165,7 +174,8 @@ class Cudnn : public FusedAttention {
                                       .set_dim(stats_dims)
                                       .set_stride(stats_strides));
       const auto [da, db, dc] = graph.sdpa_backward(
-          x, y, z, o, d, s, common(fe::graph::SDPA_backward_attributes().set_deterministic_algorithm(true)));
+          x, y, z, o, d, s,
+          common(fe::graph::SDPA_backward_attributes().set_deterministic_algorithm(pass == Pass::backward)));
       output(da, dq, tensors[5], op.heads, op.dim);
       output(db, dk, tensors[6], op.kv_heads, op.dim);
       output(dc, dv, tensors[7], op.kv_heads, op.value_dim);

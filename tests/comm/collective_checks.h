@@ -1,5 +1,5 @@
-// Every collective of a world, checked against values computed without communication. Shared by the tests of local
-// ranks and by the program that runs under mpirun.
+// Every collective of a world, checked against values computed without communication. Shared by the tests of all
+// kinds of ranks, in host and device memory.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,10 @@ namespace weft {
 
 // Runs all operations on several groups in all dtypes; throws RunError at the first wrong element. Returns a hash of
 // all that this rank received, by which implementations are compared bit for bit.
-std::uint64_t check_collectives(World& world);
+// device: in whose memory; null for the host's.
+std::uint64_t check_collectives(World& world, Device* device = nullptr);
 
 // The same on one group in one dtype.
-std::uint64_t check_collectives(Communicator& group, DType dtype);
+std::uint64_t check_collectives(Communicator& group, DType dtype, Device* device = nullptr);
 
 }  // namespace weft

@@ -25,7 +25,8 @@ void Standing::remove(const Communicator* group) {
 std::string Standing::text() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::string> parts;
-  if (status_) parts.push_back(status_());
+  if (status_)
+    if (std::string status = status_(); !status.empty()) parts.push_back(std::move(status));
   for (const Communicator* group : groups_)
     if (group->operation() != Operation::none) parts.push_back("in " + group->call_text());
   if (parts.empty()) return "not communicating";

@@ -1,6 +1,6 @@
 // All ranks of a run, as one of them sees them: it makes groups, ends the run when a rank fails, and knows where ranks
 // stand when a wait takes too long. Implementations: LocalCluster (weft/comm/local/cluster.h), make_mpi_world
-// (weft/comm/mpi_world.h).
+// (weft/comm/mpi_world.h), and make_nccl_world (weft/comm/nccl_world.h) around another one.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "weft/base/error.h"
 #include "weft/comm/communicator.h"
@@ -61,9 +62,12 @@ class World {
 
   // Of this rank's waits from now on; fractions of a second are fine. Ten minutes unless told.
   virtual void set_timeout(double seconds) = 0;
+  virtual double timeout() const { return 600; }
   // Says where this rank stands ("micro-batch 3, layer 2, dispatch"), for reports of any rank. Called from other
   // threads at any time; must not communicate. An empty function takes it back, and waits for a call under way.
   virtual void set_status(std::function<std::string()> status) = 0;
+  // Where every rank stands, by rank, for a report; "" for one that gives no answer. May take a second. Thread-safe.
+  virtual std::vector<std::string> standings() { return {}; }
 
   virtual std::optional<NetworkStatistics> network_statistics() const { return std::nullopt; }
 

@@ -32,9 +32,11 @@ class LocalWorld : public World {
     WEFT_CHECK(seconds > 0, "a timeout of {} seconds", seconds);
     state_->set_timeout(rank_, seconds);
   }
+  double timeout() const override { return state_->timeout(rank_); }
   void set_status(std::function<std::string()> status) override {
     state_->standing(rank_).set_status(std::move(status));
   }
+  std::vector<std::string> standings() override { return state_->standings(); }
   std::optional<NetworkStatistics> network_statistics() const override {
     const Link* link = state_->link(rank_);
     return link != nullptr ? std::optional(link->statistics()) : std::nullopt;

@@ -8,7 +8,6 @@ namespace weft {
 
 void MpiState::wait(MpiRequests& requests, const std::function<std::string()>& what,
                     const std::function<RankId(int)>& world_rank) {
-  constexpr double answer_seconds = 1;
   const Nanoseconds begin = now_ns();
   const double limit = timeout.load();
   const auto outcome = requests.wait(control.ended(), begin + static_cast<Nanoseconds>(std::min(limit, 1e9) * 1e9));

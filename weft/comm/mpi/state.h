@@ -15,6 +15,8 @@ struct MpiState {
   MpiState(MPI_Comm control_comm, int rank, int size, MpiControl::Sigterm sigterm)
       : control(control_comm, rank, size, standing, sigterm) {}
 
+  static constexpr double answer_seconds = 1;  // for the other ranks to say where they stand
+
   Standing standing;
   std::atomic<double> timeout{600};  // seconds
   std::atomic<bool> finalized{false};

@@ -111,7 +111,9 @@ class MpiWorld : public World {
     WEFT_CHECK(seconds > 0, "a timeout of {} seconds", seconds);
     state_->timeout.store(seconds);
   }
+  double timeout() const override { return state_->timeout.load(); }
   void set_status(std::function<std::string()> status) override { state_->standing.set_status(std::move(status)); }
+  std::vector<std::string> standings() override { return state_->control.ask_standings(MpiState::answer_seconds); }
 
  private:
   static constexpr double goodbye_after_failure = 2;  // seconds for the others to say what they have to say

@@ -1,0 +1,283 @@
+#include "weft/comm/nccl/communicator.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "weft/base/error.h"
+#include "weft/comm/nccl/exchange.h"
+#include "weft/comm/nccl/setup.h"
+
+namespace weft::nccl {
+
+namespace {
+
+constexpr std::int64_t small_all_reduce = 16 * 1024;  // bytes
+constexpr std::int64_t scratch_bytes = 32 << 20;      // where members are few
+constexpr std::int64_t smallest_slot = 256 * 1024;    // where they are many
+constexpr std::int64_t alignment = 256;
+
+std::int64_t width_of(DType dtype) { return static_cast<std::int64_t>(size_of(dtype)); }
+
+std::int64_t sum_before(Counts counts, int peer) {
+  return std::accumulate(counts.begin(), counts.begin() + peer, std::int64_t{0});
+}
+
+}  // namespace
+
+NcclCommunicator::NcclCommunicator(std::shared_ptr<Watch> watch, std::unique_ptr<Communicator> host,
+                                   std::shared_ptr<Link> link, Device& device)
+    : Communicator(host->members(), host->rank(), host->name()),
+      watch_(std::move(watch)),
+      host_(std::move(host)),
+      link_(std::move(link)),
+      device_(device),
+      inputs_(members().size()) {
+  if (link_) watch_->add(*link_, device);
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  if (!link_) return;
+  bool broken = false;
+  try {
+    while (!link_->flights.idle() && !watch_->ended()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  } catch (const std::exception& error) {  // the device's; nothing more can be asked of it
+    broken = true;
+    watch_->fail(error.what());
+  }
+  if (broken || watch_->ended()) watch_->abort_links();
+  watch_->remove(*link_);
+  if (!link_->aborted.exchange(true)) watch_->library().ncclCommDestroy(link_->comm);
+}
+
+void NcclCommunicator::connect(Stream& stream, std::byte* memory) {
+  watch_->throw_if_ended();
+  std::vector<RankId> others(members().begin(), members().end());
+  others.erase(others.begin() + rank());
+  link_->flights.begin(stream, Operation::none, 0, others);
+  const auto work = [link = link_, library = watch_->shared_library(), device = &device_, queue = stream.native(),
+                     memory, me = rank(), n = size()] {
+    device->bind_thread();
+    Exchange exchange(*library, *link, queue);
+    for (int peer = 0; peer < n; ++peer) {
+      if (peer == me) continue;
+      exchange.send(peer, memory + me, 1);
+      exchange.receive(peer, memory + n + peer, 1);
+    }
+    exchange.queue();
+  };
+  run_watched(*watch_, *host_, fmt::format("the connecting of group '{}'", name()), work);
+  link_->connected.store(true);
+  link_->flights.end(stream);
+  while (!link_->flights.idle()) {
+    watch_->throw_if_ended();
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  // Nobody goes on while another member is still being connected, which may wait for the whole device.
+  HostStream host;
+  host_->barrier(host);
+}
+
+template <class Meets, class Body>
+void NcclCommunicator::queue(Stream& stream, const Meets& meets, const Body& body) {
+  watch_->throw_if_ended();
+  if (!link_) return body();
+  waits_for_.clear();
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank() && meets(peer)) waits_for_.push_back(world_rank(peer));
+  try {
+    link_->flights.begin(stream, operation(), calls(), waits_for_);
+    body();
+    link_->flights.end(stream);
+  } catch (const Error& error) {
+    watch_->throw_if_ended();
+    const std::string why = fmt::format("{}: {}", call_text(), error.what());
+    watch_->fail(why);
+    throw RunError(why);
+  } catch (const std::exception& error) {
+    watch_->fail(error.what());  // the others wait for what this rank has not queued
+    throw;
+  }
+}
+
+void NcclCommunicator::copy(Stream& stream, std::byte* to, const std::byte* from, std::int64_t count) {
+  if (count > 0 && to != from) device_.copy(stream, to, from, static_cast<std::size_t>(count));
+}
+
+void NcclCommunicator::do_all_to_all(Stream& stream, DType dtype, const std::byte* send, Counts send_counts,
+                                     std::byte* receive, Counts receive_counts) {
+  const std::int64_t width = width_of(dtype);
+  const auto me = static_cast<std::size_t>(rank());
+  if (send_counts[me] != receive_counts[me]) {
+    const std::string why = count_mismatch(rank(), send_counts[me], rank(), receive_counts[me]);
+    watch_->fail(why);
+    throw RunError(why);
+  }
+  const auto count_of = [](Counts counts, int peer) { return counts[static_cast<std::size_t>(peer)]; };
+  queue(
+      stream, [&](int peer) { return count_of(send_counts, peer) > 0 || count_of(receive_counts, peer) > 0; },
+      [&] {
+        copy(stream, receive + sum_before(receive_counts, rank()) * width,
+             send + sum_before(send_counts, rank()) * width, send_counts[me] * width);
+        if (size() == 1) return;
+        Exchange exchange(watch_->library(), *link_, stream.native());
+        for (int step = 1; step < size(); ++step) {  // every rank begins with another peer
+          const int to = (rank() + step) % size(), from = (rank() + size() - step) % size();
+          exchange.send(to, send + sum_before(send_counts, to) * width, count_of(send_counts, to) * width);
+          exchange.receive(from, receive + sum_before(receive_counts, from) * width,
+                           count_of(receive_counts, from) * width);
+        }
+        exchange.queue();
+      });
+}
+
+void NcclCommunicator::do_all_gather(Stream& stream, DType dtype, const std::byte* send, std::byte* receive,
+                                     Counts counts) {
+  const std::int64_t width = width_of(dtype);
+  const auto bytes_of = [&](int peer) { return counts[static_cast<std::size_t>(peer)] * width; };
+  queue(
+      stream, [&](int peer) { return bytes_of(peer) > 0 || bytes_of(rank()) > 0; },
+      [&] {
+        copy(stream, receive + sum_before(counts, rank()) * width, send, bytes_of(rank()));
+        if (size() == 1) return;
+        Exchange exchange(watch_->library(), *link_, stream.native());
+        for (int step = 1; step < size(); ++step) {
+          const int to = (rank() + step) % size(), from = (rank() + size() - step) % size();
+          exchange.send(to, send, bytes_of(rank()));
+          exchange.receive(from, receive + sum_before(counts, from) * width, bytes_of(from));
+        }
+        exchange.queue();
+      });
+}
+
+std::int64_t NcclCommunicator::slot_bytes() const {
+  return std::max(smallest_slot, scratch_bytes / std::max(1, size() - 1) / alignment * alignment);
+}
+
+std::byte* NcclCommunicator::slot(int peer) {
+  // Allocated once: freeing memory waits for the whole device, which may be waiting for this rank.
+  if (!scratch_) scratch_ = device_.allocate(static_cast<std::size_t>(slot_bytes() * (size() - 1)));
+  return scratch_->data() + (peer < rank() ? peer : peer - 1) * slot_bytes();
+}
+
+void NcclCommunicator::reduce_scratch(Stream& stream, DType dtype, const std::byte* own, std::byte* out,
+                                      std::int64_t count, Reduction reduction) {
+  if (count == 0) return;
+  for (int peer = 0; peer < size(); ++peer) inputs_[static_cast<std::size_t>(peer)] = peer == rank() ? own : slot(peer);
+  device_.reduce(stream, reduction, dtype, out, inputs_, count);
+}
+
+template <class BeginOf>
+void NcclCommunicator::reduce_parts(Stream& stream, DType dtype, const std::byte* send, const BeginOf& begin_of,
+                                    std::byte* out, Reduction reduction) {
+  const std::int64_t width = width_of(dtype), at_once = slot_bytes() / width;
+  std::int64_t longest = 0;
+  for (int peer = 0; peer < size(); ++peer) longest = std::max(longest, begin_of(peer + 1) - begin_of(peer));
+  for (std::int64_t at = 0; at < longest; at += at_once) {
+    const auto count_of = [&](int peer) {
+      return std::clamp(begin_of(peer + 1) - begin_of(peer) - at, std::int64_t{0}, at_once);
+    };
+    const std::int64_t mine = count_of(rank());
+    {
+      Exchange exchange(watch_->library(), *link_, stream.native());
+      for (int step = 1; step < size(); ++step) {
+        const int to = (rank() + step) % size(), from = (rank() + size() - step) % size();
+        exchange.send(to, send + (begin_of(to) + at) * width, count_of(to) * width);
+        exchange.receive(from, slot(from), mine * width);
+      }
+      exchange.queue();
+    }
+    reduce_scratch(stream, dtype, send + (begin_of(rank()) + at) * width, out + at * width, mine, reduction);
+  }
+}
+
+void NcclCommunicator::do_reduce_scatter(Stream& stream, DType dtype, const std::byte* send, std::byte* receive,
+                                         std::int64_t count, Reduction reduction) {
+  queue(
+      stream, [&](int) { return count > 0; },
+      [&] {
+        if (size() == 1) return copy(stream, receive, send, count * width_of(dtype));
+        reduce_parts(
+            stream, dtype, send, [&](int peer) { return count * peer; }, receive, reduction);
+      });
+}
+
+void NcclCommunicator::do_all_reduce(Stream& stream, DType dtype, const std::byte* send, std::byte* receive,
+                                     std::int64_t count, Reduction reduction) {
+  const std::int64_t width = width_of(dtype);
+  const auto begin_of = [&](int peer) { return count * peer / size(); };
+  const auto bytes_of = [&](int peer) { return (begin_of(peer + 1) - begin_of(peer)) * width; };
+  queue(
+      stream, [&](int) { return count > 0; },
+      [&] {
+        if (size() == 1) return copy(stream, receive, send, count * width);
+        if (count == 0) return;
+        if (count * width <= small_all_reduce) {  // everything to everyone: one exchange instead of two
+          {
+            Exchange exchange(watch_->library(), *link_, stream.native());
+            for (int step = 1; step < size(); ++step) {
+              const int to = (rank() + step) % size(), from = (rank() + size() - step) % size();
+              exchange.send(to, send, count * width);
+              exchange.receive(from, slot(from), count * width);
+            }
+            exchange.queue();
+          }
+          return reduce_scratch(stream, dtype, send, receive, count, reduction);
+        }
+        std::byte* mine = receive + begin_of(rank()) * width;
+        reduce_parts(stream, dtype, send, begin_of, mine, reduction);
+        Exchange exchange(watch_->library(), *link_, stream.native());
+        for (int step = 1; step < size(); ++step) {
+          const int to = (rank() + step) % size(), from = (rank() + size() - step) % size();
+          exchange.send(to, mine, bytes_of(rank()));
+          exchange.receive(from, receive + begin_of(from) * width, bytes_of(from));
+        }
+        exchange.queue();
+      });
+}
+
+void NcclCommunicator::do_broadcast(Stream& stream, DType dtype, std::byte* data, std::int64_t count, int root) {
+  const std::int64_t length = count * width_of(dtype);
+  queue(
+      stream, [&](int peer) { return length > 0 && (rank() == root || peer == root); },
+      [&] {
+        if (size() == 1) return;
+        Exchange exchange(watch_->library(), *link_, stream.native());
+        if (rank() != root) exchange.receive(root, data, length);
+        for (int peer = 0; rank() == root && peer < size(); ++peer)
+          if (peer != root) exchange.send(peer, data, length);
+        exchange.queue();
+      });
+}
+
+void NcclCommunicator::do_transfer(Stream& stream, std::span<const Transfer> transfers) {
+  const auto bytes_of = [](const Transfer& each) {
+    return each.data.given() ? static_cast<std::int64_t>(each.data.bytes()) : 0;
+  };
+  queue(
+      stream,
+      [&](int peer) {
+        return std::ranges::any_of(transfers,
+                                   [&](const Transfer& each) { return each.peer == peer && bytes_of(each) > 0; });
+      },
+      [&] {
+        if (transfers.empty()) return;
+        Exchange exchange(watch_->library(), *link_, stream.native());
+        for (const Transfer& each : transfers) {
+          if (each.direction == Transfer::Direction::send)
+            exchange.send(each.peer, each.data.as<const std::byte>(), bytes_of(each));
+          else
+            exchange.receive(each.peer, each.data.as<std::byte>(), bytes_of(each));
+        }
+        exchange.queue();
+      });
+}
+
+void NcclCommunicator::do_barrier(Stream& stream) {
+  watch_->throw_if_ended();
+  stream.synchronize();
+  watch_->throw_if_ended();
+  HostStream host;
+  host_->barrier(host);
+}
+
+}  // namespace weft::nccl

@@ -1,0 +1,132 @@
+#include "weft/comm/nccl/setup.h"
+
+#include <algorithm>
+#include <array>
+
+#include <unistd.h>
+
+#include "weft/base/error.h"
+#include "weft/comm/nccl/communicator.h"
+
+namespace weft::nccl {
+
+namespace {
+
+// The machine and the GPU of every member, as text.
+using Place = std::array<char, 256>;
+
+std::vector<Place> places_of(Communicator& host, const Device& device) {
+  Place mine{};
+  char machine[128] = {};
+  gethostname(machine, sizeof(machine) - 1);
+  const std::string text = fmt::format("{} {}", machine, device.identity());
+  std::copy_n(text.begin(), std::min(text.size(), mine.size() - 1), mine.begin());
+  std::vector<Place> all(static_cast<std::size_t>(host.size()));
+  HostStream stream;
+  const auto bytes = static_cast<std::int64_t>(mine.size());
+  host.all_gather(stream, Tensor(mine.data(), DType::u8, Shape{bytes}),
+                  Tensor(all.data(), DType::u8, Shape{bytes * host.size()}));
+  return all;
+}
+
+// The largest number of members on one GPU.
+int members_on_one_gpu(Communicator& host, const Device& device) {
+  const std::vector<Place> places = places_of(host, device);
+  std::ptrdiff_t most = 1;
+  for (const Place& place : places) most = std::max(most, std::ranges::count(places, place));
+  return static_cast<int>(most);
+}
+
+}  // namespace
+
+void run_watched(Watch& watch, const Communicator& host, const std::string& what, std::function<void()> work) {
+  constexpr std::chrono::seconds last_wait(2);
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool done = false;
+    std::exception_ptr error;
+  };
+  const auto state = std::make_shared<State>();
+  std::thread thread([state, work = std::move(work)] {
+    std::exception_ptr error;
+    try {
+      work();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    const std::lock_guard lock(state->mutex);
+    state->error = error;
+    state->done = true;
+    state->changed.notify_all();
+  });
+  std::vector<RankId> others(host.members().begin(), host.members().end());
+  others.erase(others.begin() + host.rank());
+  const auto begin = Flights::Clock::now();
+  while (true) {
+    {
+      std::unique_lock lock(state->mutex);
+      if (state->changed.wait_for(lock, std::chrono::milliseconds(10), [&] { return state->done; })) break;
+    }
+    watch.require_in_time(what, std::chrono::duration<double>(Flights::Clock::now() - begin).count(), others);
+    if (!watch.ended()) continue;
+    watch.abort_links();  // among them the one that is being connected: its call returns then
+    std::unique_lock lock(state->mutex);
+    if (state->changed.wait_for(lock, last_wait, [&] { return state->done; })) {
+      lock.unlock();
+      thread.join();
+    } else {
+      thread.detach();
+    }
+    watch.throw_if_ended();
+  }
+  thread.join();
+  if (!state->error) return;
+  try {
+    std::rethrow_exception(state->error);
+  } catch (const std::exception& error) {
+    watch.fail(error.what());
+    throw;
+  }
+}
+
+std::shared_ptr<Link> make_link(Watch& watch, Communicator& host, Device& device) {
+  const std::shared_ptr<const Library> library = watch.shared_library();
+  const int size = host.size(), rank = host.rank();
+  Config config;
+  const int sharing = members_on_one_gpu(host, device);
+  if (sharing > 1) {
+    if (library->version < first_with_shared_gpus)
+      throw UserError(
+          "group '{}' has {} ranks on one GPU, which NCCL {} ({}) refuses: start one rank for each GPU, or name NCCL "
+          "2.30 or newer in WEFT_NCCL, or run the ranks of this machine as threads (--ranks), which need no NCCL",
+          host.name(), sharing, version_text(library->version), library->file);
+    // All their kernels must fit onto the GPU at once, on several lanes.
+    config.max_blocks = std::clamp(32 / sharing, 1, 8);
+  }
+  UniqueId id{};
+  if (rank == 0) {
+    try {
+      library->check(library->ncclGetUniqueId(&id));
+    } catch (const Error& error) {
+      watch.fail(error.what());
+      throw;
+    }
+  }
+  HostStream host_stream;
+  host.broadcast(host_stream, Tensor(id.internal, DType::u8, Shape{sizeof(id.internal)}), 0);
+  host.barrier(host_stream);  // all are there: whoever enters NCCL's call does not wait in it for one that never comes
+
+  struct Made {
+    Comm* comm = nullptr;
+    Config config;
+  };
+  const auto made = std::make_shared<Made>(Made{nullptr, config});
+  run_watched(watch, host, fmt::format("the making of group '{}' by NCCL", host.name()), [=, &device] {
+    device.bind_thread();
+    library->check(library->ncclCommInitRankConfig(&made->comm, size, id, rank, &made->config));
+  });
+  return std::make_shared<Link>(device, host.name(), made->comm);
+}
+
+}  // namespace weft::nccl

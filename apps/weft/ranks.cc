@@ -10,6 +10,7 @@
 #include "weft/base/error.h"
 #include "weft/comm/local/cluster.h"
 #include "weft/comm/mpi_world.h"
+#include "weft/comm/nccl_world.h"
 
 namespace weft {
 
@@ -49,7 +50,8 @@ int run_ranks(const TrainOptions& options, const Launch& launch, const std::stri
     const std::unique_ptr<Device> own = make_device(device, place);
     const RankPlace at{world, *own, ranks_on_device(device, ranks_here)};
     if (!nccl || !world) return body(at);
-    throw UserError("ranks on GPUs need NCCL, which is not there yet: use thread ranks (--ranks N), or --device cpu");
+    const std::unique_ptr<World> over_nccl = make_nccl_world(*world);
+    return body({over_nccl.get(), *own, at.ranks_on_device});
   };
   const double timeout = options.execution.distributed_timeout_minutes * 60;
   if (launch.size > 1) {

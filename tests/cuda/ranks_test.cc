@@ -1,7 +1,9 @@
 // Thread ranks that share one GPU: collectives in its memory, and whole steps with experts and data spread over ranks.
 #include <gtest/gtest.h>
 
+#include "tests/comm/collective_checks.h"
 #include "tests/train/bitwise_cases.h"
+#include "weft/comm/nccl_world.h"
 #include "weft/device/cuda_device.h"
 
 namespace weft {
@@ -68,6 +70,29 @@ TEST_P(CudaRanks, LossesAreThoseOfTheCpu) {
     const double limit = c.run.dtype == DType::f32 ? 1e-4 : 2e-2;  // bf16: a few of its roundings, 2^-8 each
     for (std::size_t i = 0; i < cpu.losses.size(); ++i)
       EXPECT_NEAR(gpu.losses[i], cpu.losses[i], limit * std::abs(cpu.losses[i])) << c.name << ", loss " << i;
+  }
+}
+
+RankRun over_nccl(const RankCase& c, World* world) {
+  const std::unique_ptr<Device> device = make_cuda_device();
+  const std::unique_ptr<World> nccl = make_nccl_world(*world);
+  return run_rank(c, nccl.get(), *device);
+}
+
+// NCCL lets ranks share a GPU from 2.30 on.
+bool nccl_shares_gpus() {
+  int major = 0, minor = 0;
+  return std::sscanf(nccl_report().c_str(), "%d.%d", &major, &minor) == 2 &&
+         std::pair(major, minor) >= std::pair(2, 30);
+}
+
+TEST_P(CudaRanks, NcclGivesTheBitsOfThreads) {
+  if (!nccl_shares_gpus()) GTEST_SKIP() << "ranks share a GPU over NCCL 2.30 or newer; here: " << nccl_report();
+  std::vector<NamedCase> cases = bitwise_cases(GetParam());
+  if (GetParam() == 4) cases.push_back(tensor_core_case(4));
+  for (NamedCase& c : cases) {
+    c.run.weave = c.run.parallel = true;
+    EXPECT_EQ(lines_of(c.name, run_ranks(c.run, over_nccl)), gpu_lines(c)) << c.name;
   }
 }
 

@@ -40,6 +40,14 @@ int run_launched(const Launch& launch, double timeout, const std::function<int(W
 
 Launch this_launch() { return find_launch(process_environment()); }
 
+void prepare_ranks(const TrainOptions& options, const Launch& launch) {
+  const bool several = launch.size > 1 || options.layout.ranks > 1;
+  if (!several || options.execution.device == "cpu") return;
+  // CUDA would load a kernel when it is launched first, and may wait for an idle GPU then; NCCL's kernels on it wait for
+  // other ranks, which may be about to launch a kernel for the first time.
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
 int run_ranks(const TrainOptions& options, const Launch& launch, const std::string& device,
               const std::function<int(const RankPlace&)>& body) {
   const bool on_gpu = device == "cuda", emulates = !options.execution.emulate_network.empty();

@@ -10,6 +10,8 @@
 namespace weft {
 
 Launch this_launch();
+// To be called before anything asks for GPUs.
+void prepare_ranks(const TrainOptions& options, const Launch& launch);
 // Where a rank runs.
 struct RankPlace {
   World* world;  // null for one rank

@@ -33,6 +33,7 @@ int run_train_command(std::span<const std::string> words) {
   if (!options.checkpoint.save_hf.empty()) require_new_folder("--save-hf", options.checkpoint.save_hf);
   if (launch.rank == 0)
     for (const std::string& note : flags.notes()) fmt::print(stderr, "note: {}\n", note);
+  prepare_ranks(options, launch);
   std::string why;
   const std::string device_name = choose_device(options, why);
   if (launch.rank == 0 && !why.empty()) fmt::print(stderr, "note: {}\n", why);

@@ -38,6 +38,7 @@ int run_verify_command(std::span<const std::string> words) {
   if (this_launch().size > 1) throw UserError("weft verify compares thread ranks: start it once, with --ranks N");
   if (tolerance == 0) tolerance = options.dtype == DType::f64 ? 1e-9 : options.dtype == DType::f32 ? 1e-4 : 5e-2;
 
+  prepare_ranks(options, Launch{});
   const auto run = [&](const TrainOptions& o) {
     auto record = std::make_unique<RunRecord>(static_cast<int>(steps));
     run_ranks(o, Launch{}, o.execution.device, [&](const RankPlace& place) {

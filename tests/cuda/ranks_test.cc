@@ -9,6 +9,10 @@
 namespace weft {
 namespace {
 
+// Before CUDA starts: a kernel that is loaded when it is launched first may wait for an idle GPU, on which NCCL's kernels
+// wait for the rank that launches it.
+const int eager = setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+
 RankRun on_gpu(const RankCase& c, World* world) {
   const std::unique_ptr<Device> device = make_cuda_device();
   return run_rank(c, world, *device);
@@ -87,6 +91,7 @@ bool nccl_shares_gpus() {
 }
 
 TEST_P(CudaRanks, NcclGivesTheBitsOfThreads) {
+  ASSERT_EQ(eager, 0);
   if (!nccl_shares_gpus()) GTEST_SKIP() << "ranks share a GPU over NCCL 2.30 or newer; here: " << nccl_report();
   std::vector<NamedCase> cases = bitwise_cases(GetParam());
   if (GetParam() == 4) cases.push_back(tensor_core_case(4));

@@ -7,6 +7,7 @@
 #include "weft/base/json.h"
 #include "weft/base/text.h"
 #include "weft/comm/mpi_world.h"
+#include "weft/comm/nccl_world.h"
 #include "weft/device/cpu/device.h"
 #include "weft/device/cuda_device.h"
 #include "weft/device/operations.h"
@@ -59,6 +60,7 @@ int run_devices_command(std::span<const std::string> words) {
     const Json result = {
         {"devices", devices},
         {"mpi", mpi_version()},
+        {"nccl", nccl_report()},
         {"cuda",
          {{"built_with", cuda.built_with}, {"driver", cuda.driver}, {"cublaslt", cuda.blas}, {"cudnn", cuda.cudnn}}}};
     fmt::print("{}\n", result.dump());
@@ -68,6 +70,7 @@ int run_devices_command(std::span<const std::string> words) {
   fmt::print("      {} cores, {} free\n", cores(), human_bytes(static_cast<double>(cpu.free_bytes())));
   fmt::print("      {} operations: {}\n", operations.size(), join(operations, ", "));
   fmt::print("mpi   {}\n", mpi_version());
+  fmt::print("nccl  {}\n", nccl_report());
   if (cuda.driver.empty()) {
     fmt::print("cuda  {}\n", cuda.built_with);
     return 0;

@@ -51,6 +51,8 @@ NcclCommunicator::~NcclCommunicator() {
 
 void NcclCommunicator::connect(Stream& stream, std::byte* memory) {
   watch_->throw_if_ended();
+  // Now and once: to allocate or to free memory may wait for the whole device, and kernels there for this rank.
+  scratch_ = device_.allocate(static_cast<std::size_t>(slot_bytes() * (size() - 1)));
   std::vector<RankId> others(members().begin(), members().end());
   others.erase(others.begin() + rank());
   link_->flights.begin(stream, Operation::none, 0, others);
@@ -154,8 +156,6 @@ std::int64_t NcclCommunicator::slot_bytes() const {
 }
 
 std::byte* NcclCommunicator::slot(int peer) {
-  // Allocated once: freeing memory waits for the whole device, which may be waiting for this rank.
-  if (!scratch_) scratch_ = device_.allocate(static_cast<std::size_t>(slot_bytes() * (size() - 1)));
   return scratch_->data() + (peer < rank() ? peer : peer - 1) * slot_bytes();
 }
 

@@ -61,7 +61,7 @@ class NcclCommunicator : public Communicator {
   std::unique_ptr<Communicator> host_;
   std::shared_ptr<Link> link_;
   Device& device_;
-  std::unique_ptr<Memory> scratch_;  // of reductions: one size for all, made at the first
+  std::unique_ptr<Memory> scratch_;  // of reductions
   std::vector<const std::byte*> inputs_;
   std::vector<RankId> waits_for_;
 };

@@ -1,5 +1,6 @@
 #include "weft/comm/nccl/library.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <vector>
 
@@ -52,8 +53,8 @@ std::shared_ptr<const Library> load(const Environment& environment) {
   }
   if (handle == nullptr)
     throw UserError(
-        "ranks on GPUs need NCCL (libnccl.so.2, 2.18 or newer), which does not load; install it, put its folder into "
-        "LD_LIBRARY_PATH or its file into WEFT_NCCL. Tried:{}",
+        "ranks on GPUs need NCCL (libnccl.so.2, 2.18 or newer), which does not load: install it, put its folder into "
+        "LD_LIBRARY_PATH, or name the file in WEFT_NCCL{}",
         tried);
 #define WEFT_NCCL_RESOLVE(name, ...)                                               \
   library->name = reinterpret_cast<decltype(library->name)>(dlsym(handle, #name)); \
@@ -74,7 +75,9 @@ std::string nccl_report() {
     const auto library = nccl::load(process_environment());
     return fmt::format("{} ({})", nccl::version_text(library->version), library->file);
   } catch (const std::exception& error) {
-    return error.what();
+    std::string why = error.what();  // one line, without the list of what was tried
+    why.resize(std::min(why.find('\n'), why.size()));
+    return why;
   }
 }
 

@@ -22,8 +22,7 @@ Incoming::Incoming(int fd, std::mutex& mutex, Calls calls) : fd_(fd), mutex_(mut
 
 void Incoming::complete(Posted& message) {
   message.done = true;
-  --message.batch->open;
-  message.batch->changed.notify_all();
+  if (--message.batch->open == 0 || message.batch->misfit) message.batch->changed.notify_all();
 }
 
 bool Incoming::fits(Posted& message, std::uint64_t sent) {

@@ -20,6 +20,7 @@ namespace {
 
 constexpr auto quiet_for = std::chrono::seconds(10);    // before it says for whom it waits
 constexpr auto letter_later = std::chrono::seconds(5);  // than the timeout, so that rank 0 can say who is missing
+constexpr auto rest_takes = std::chrono::seconds(30);   // at least, when all are known to be there
 constexpr auto one_attempt = std::chrono::seconds(5);   // to connect
 constexpr std::uint32_t longest_letter = 64 * 1024 * 1024;
 
@@ -97,6 +98,7 @@ class Rendezvous {
     const std::string first_host = remote_end(first).host;
     peers_[0] = std::move(first);
     read_list();
+    until_ = std::max(until_, Clock::now() + rest_takes);
     for (std::size_t to = 1; to < static_cast<std::size_t>(rank_); ++to) {
       // A loopback address means rank 0's machine, which this rank may have to reach from elsewhere.
       if (is_loopback(ends_[to].host) && !is_loopback(own_host_)) ends_[to].host = first_host;

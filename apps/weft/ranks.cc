@@ -11,6 +11,7 @@
 #include "weft/comm/local/cluster.h"
 #include "weft/comm/mpi_world.h"
 #include "weft/comm/nccl_world.h"
+#include "weft/comm/tcp_world.h"
 
 namespace weft {
 
@@ -18,8 +19,7 @@ namespace {
 
 // A process of a launcher: one rank.
 int run_launched(const Launch& launch, double timeout, const std::function<int(World&)>& body) {
-  const std::unique_ptr<World> world = make_mpi_world(launch);
-  world->set_timeout(timeout);
+  const std::unique_ptr<World> world = join_world(launch, timeout);
   try {
     return body(*world);
   } catch (const PeerError& e) {  // that rank says it itself; this is for when it cannot
@@ -38,7 +38,14 @@ int run_launched(const Launch& launch, double timeout, const std::function<int(W
 
 }  // namespace
 
-Launch this_launch() { return find_launch(process_environment()); }
+Launch this_launch(const LaunchOptions& options) { return find_launch(process_environment(), options); }
+
+std::unique_ptr<World> join_world(const Launch& launch, double timeout) {
+  std::unique_ptr<World> world =
+      launch.mpi ? make_mpi_world(launch) : make_tcp_world(launch, process_environment(), timeout);
+  world->set_timeout(timeout);
+  return world;
+}
 
 void prepare_ranks(const TrainOptions& options, const Launch& launch) {
   const bool several = launch.size > 1 || options.layout.ranks > 1;

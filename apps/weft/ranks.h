@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include "weft/comm/launch.h"
 #include "weft/comm/world.h"
@@ -9,9 +10,12 @@
 
 namespace weft {
 
-Launch this_launch();
+Launch this_launch(const LaunchOptions& options = {});
+// Connects this process with the others that were started: by MPI where an MPI launcher did it, otherwise by TCP.
+std::unique_ptr<World> join_world(const Launch& launch, double timeout);
 // To be called before anything asks for GPUs.
 void prepare_ranks(const TrainOptions& options, const Launch& launch);
+
 // Where a rank runs.
 struct RankPlace {
   World* world;  // null for one rank

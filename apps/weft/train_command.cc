@@ -1,4 +1,6 @@
 // `weft train`.
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "apps/weft/commands.h"
@@ -17,8 +19,25 @@ int run_train_command(std::span<const std::string> words) {
   TrainOptions options;
   FlagTable flags("weft train", "Trains a model; without options a small one, on stories that Weft writes.");
   add_train_flags(flags, options);
-  const Launch launch = this_launch();
-  parse_train_options(flags, options, words, launch.size);
+  std::int64_t rank = 0, world_size = 0;
+  flags.section("Ranks started by hand");
+  flags
+      .add("--rank", rank, "R",
+           "This process is rank R of --world-size; MASTER_ADDR and MASTER_PORT say where rank 0 is.")
+      .at_least(0)
+      .standard("the launcher's");
+  flags.add("--world-size", world_size, "N", "So many processes are started.").at_least(1).standard("the launcher's");
+  Launch launch;
+  parse_train_options(flags, options, words, [&] {
+    LaunchOptions given;
+    if (flags.is_set("--rank")) given.rank = static_cast<int>(rank);
+    if (flags.is_set("--world-size")) given.world_size = static_cast<int>(world_size);
+    launch = this_launch(given);
+    return launch.size;
+  });
+  // mpirun gives each of its processes cores of its own; the ranks of other launchers share the machine's.
+  if (options.execution.threads == 0 && !launch.mpi && launch.local_size > 1)
+    options.execution.threads = std::max(1, cores() / launch.local_size);
   if (flags.help_wanted()) {
     fmt::print("{}", flags.help());
     return 0;

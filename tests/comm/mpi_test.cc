@@ -1,4 +1,4 @@
-// The MPI world, by starting tests/comm/mpi/comm_ranks under mpirun. Nothing here may hang: `timeout` ends what does,
+// The MPI world, by starting tests/comm/processes/comm_ranks under mpirun. Nothing here may hang: `timeout` ends what does,
 // with exit code 124.
 #include <algorithm>
 #include <cstdio>

@@ -24,7 +24,7 @@ struct ParsedOptions {
     std::vector<std::string> list;
     for (const std::string& word : split(words, ' '))
       if (!word.empty()) list.push_back(word);
-    parse_train_options(flags, options, list, launched);
+    parse_train_options(flags, options, list, [launched] { return launched; });
   }
 };
 

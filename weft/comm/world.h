@@ -1,6 +1,8 @@
 // All ranks of a run, as one of them sees them: it makes groups, ends the run when a rank fails, and knows where ranks
 // stand when a wait takes too long. Implementations: LocalCluster (weft/comm/local/cluster.h), make_mpi_world
-// (weft/comm/mpi_world.h), and make_nccl_world (weft/comm/nccl_world.h) around another one.
+// stand when a wait takes too long. Implementations: LocalCluster (weft/comm/local/cluster.h), make_mpi_world
+// (weft/comm/mpi_world.h), make_tcp_world (weft/comm/tcp_world.h), and make_nccl_world (weft/comm/nccl_world.h) around
+// another one.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +23,15 @@ class PeerError : public RunError {
  public:
   PeerError(RankId rank, const std::string& message)
       : RunError("rank {} failed: {}", rank.value, message), rank_(rank) {}
+  // It ended without a word, and a peer noticed by its connection. "rank 2 is gone (its connection closed)".
+  static PeerError lost(RankId rank, const std::string& why) {
+    return {fmt::format("rank {} is gone ({})", rank.value, why), rank};
+  }
   RankId rank() const { return rank_; }
 
  private:
+  PeerError(const std::string& text, RankId rank) : RunError(text), rank_(rank) {}
+
   RankId rank_;
 };
 

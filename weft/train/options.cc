@@ -124,10 +124,10 @@ std::vector<Derivation> resolve(TrainOptions& options) {
 }
 
 void parse_train_options(FlagTable& flags, TrainOptions& options, std::span<const std::string> words,
-                         std::int64_t launched_ranks) {
+                         const std::function<std::int64_t()>& launched_ranks) {
   parse_flags(flags, words);
   if (flags.help_wanted()) return;
-  options.layout.launched_ranks = launched_ranks;
+  options.layout.launched_ranks = launched_ranks ? launched_ranks() : 1;
 
   std::vector<std::string> problems;
   if (!options.model.hf.empty())

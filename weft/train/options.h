@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -184,9 +185,10 @@ void add_optimizer_flags(FlagTable& flags, OptimizerOptions& options);
 void add_foreign_flags(FlagTable& flags);  // Megatron's that need nothing done, or ask for what Weft does not do
 
 // Files, command line, resolve() and check_options(). With --explain the values are not checked, so that a wrong
-// configuration can be explained. launched_ranks: processes that a launcher started (1: none).
+// configuration can be explained. launched_ranks: how many processes a launcher started (1: none); asked when the flags
+// are known.
 void parse_train_options(FlagTable& flags, TrainOptions& options, std::span<const std::string> words,
-                         std::int64_t launched_ranks = 1);
+                         const std::function<std::int64_t()>& launched_ranks = {});
 
 // Fills every derived value that is not set, and says which and why.
 struct Derivation {

@@ -1,39 +1,21 @@
 #include "weft/comm/mpi/control.h"
 
-#include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include <signal.h>
-#include <unistd.h>
-
-#include "weft/base/error.h"
-#include "weft/comm/world.h"
 
 namespace weft {
 
 namespace {
 
-constexpr std::size_t longest_message = 64 * 1024;
 constexpr Nanoseconds period = 10'000'000;       // between two looks, in ns
 constexpr Nanoseconds busy_period = 200'000;     // while messages are under way, or the run has ended
 constexpr Nanoseconds last_sends = 500'000'000;  // what is on its way when the thread ends
 
-std::shared_ptr<const std::string> shared_text(const std::string& text) {
-  return std::make_shared<const std::string>(text.substr(0, longest_message));
-}
-
 }  // namespace
 
-MpiControl::MpiControl(MPI_Comm comm, int rank, int size, const Standing& standing, Sigterm sigterm)
-    : comm_(comm),
-      rank_(rank),
-      size_(size),
-      standing_(standing),
-      sigterm_(sigterm),
-      answers_(static_cast<std::size_t>(size)),
-      gone_(static_cast<std::size_t>(size)),
-      incoming_(longest_message) {
+MpiControl::MpiControl(MPI_Comm comm, int rank, int size, Sigterm sigterm)
+    : Control(rank, size), comm_(comm), sigterm_(sigterm), incoming_(longest_text) {
   post_receive();
   thread_ = std::thread([this] { work(); });
 }
@@ -43,65 +25,9 @@ MpiControl::~MpiControl() {
   thread_.join();
 }
 
-void MpiControl::throw_if_ended() const {
-  if (!ended_.load()) return;
+void MpiControl::tell(int peer, Word word, std::shared_ptr<const std::string> text) {
   const std::lock_guard lock(mutex_);
-  throw PeerError(failure_->first, failure_->second);
-}
-
-bool MpiControl::fail(const std::string& message) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (failure_) return false;
-    failure_.emplace(RankId(rank_), message);
-    ended_.store(true);
-    changed_.notify_all();
-  }
-  tell_others(failure, message);
-  return true;
-}
-
-std::vector<std::string> MpiControl::ask_standings(double seconds) {
-  std::unique_lock lock(mutex_);
-  answers_.assign(answers_.size(), std::nullopt);
-  lock.unlock();
-  tell_others(question, "");
-  lock.lock();
-  changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] {
-    for (std::size_t peer = 0; peer < answers_.size(); ++peer)
-      if (peer != static_cast<std::size_t>(rank_) && !answers_[peer]) return ended_.load();
-    return true;
-  });
-  std::vector<std::string> texts;
-  for (std::size_t peer = 0; peer < answers_.size(); ++peer) {
-    if (peer == static_cast<std::size_t>(rank_))
-      texts.push_back(standing_.text());
-    else
-      texts.push_back(answers_[peer].value_or(""));
-  }
-  return texts;
-}
-
-bool MpiControl::say_goodbye(double seconds) {
-  tell_others(goodbye, "");
-  std::unique_lock lock(mutex_);
-  gone_[static_cast<std::size_t>(rank_)] = true;
-  const bool failed_before = ended_.load();
-  const auto all_gone = [&] { return std::ranges::all_of(gone_, [](bool gone) { return gone; }); };
-  changed_.wait_for(lock, std::chrono::duration<double>(seconds),
-                    [&] { return all_gone() || (!failed_before && ended_.load()); });
-  return all_gone();
-}
-
-void MpiControl::tell(int peer, int tag, std::shared_ptr<const std::string> text) {
-  const std::lock_guard lock(mutex_);
-  outgoing_.push_back({peer, tag, std::move(text)});
-}
-
-void MpiControl::tell_others(int tag, const std::string& text) {
-  const auto shared = shared_text(text);
-  for (int peer = 0; peer < size_; ++peer)
-    if (peer != rank_) tell(peer, tag, shared);
+  outgoing_.push_back({peer, word, std::move(text)});
 }
 
 void MpiControl::post_receive() {
@@ -139,26 +65,10 @@ void MpiControl::read_messages() {
     if (arrived == 0) return;
     int length = 0;
     MPI_Get_count(&status, MPI_BYTE, &length);
-    handle(status.MPI_SOURCE, status.MPI_TAG, std::string(incoming_.data(), static_cast<std::size_t>(length)));
+    hear(status.MPI_SOURCE, static_cast<Word>(status.MPI_TAG),
+         std::string(incoming_.data(), static_cast<std::size_t>(length)));
     post_receive();
   }
-}
-
-void MpiControl::handle(int peer, int tag, std::string text) {
-  if (tag == question) {
-    tell(peer, answer, shared_text(standing_.text()));  // asks the rank's status, which may not hold our mutex
-    return;
-  }
-  const std::lock_guard lock(mutex_);
-  if (tag == failure && !failure_) {
-    failure_.emplace(RankId(peer), std::move(text));
-    ended_.store(true);
-  } else if (tag == answer) {
-    answers_[static_cast<std::size_t>(peer)] = std::move(text);
-  } else if (tag == goodbye) {
-    gone_[static_cast<std::size_t>(peer)] = true;
-  }
-  changed_.notify_all();
 }
 
 void MpiControl::send_messages() {
@@ -169,7 +79,7 @@ void MpiControl::send_messages() {
   }
   for (Outgoing& message : fresh) {
     check_mpi(MPI_Isend(message.text->data(), static_cast<int>(message.text->size()), MPI_BYTE, message.peer,
-                        message.tag, comm_, &message.request),
+                        static_cast<int>(message.word), comm_, &message.request),
               "MPI_Isend");
   }
   sending_.splice(sending_.end(), fresh);
@@ -181,7 +91,7 @@ void MpiControl::send_messages() {
 }
 
 void MpiControl::rest() {
-  const bool busy = !sending_.empty() || ended_.load() || stop_.load();
+  const bool busy = !sending_.empty() || ended().load() || stop_.load();
   const timespec length{0, static_cast<long>(busy ? busy_period : period)};
   if (sigterm_ == Sigterm::leave) {
     nanosleep(&length, nullptr);
@@ -191,16 +101,6 @@ void MpiControl::rest() {
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   if (sigtimedwait(&set, nullptr, &length) == SIGTERM) note_sigterm();
-}
-
-void MpiControl::note_sigterm() {
-  if (std::exchange(told_to_stop_, true)) _exit(128 + SIGTERM);  // asked twice: whoever computes will not come back
-  const std::string where = standing_.text();
-  if (!fail(fmt::format("told to stop (SIGTERM; mpirun sends it to every rank when one dies). It stood at: {}", where)))
-    return;
-  // Written at once and by hand: mpirun kills within a second, and the threads that wait may never get to speak.
-  const std::string line = fmt::format("weft: rank {} is told to stop (SIGTERM). It stood at: {}\n", rank_, where);
-  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }
 
 }  // namespace weft

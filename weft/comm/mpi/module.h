@@ -14,7 +14,7 @@ struct MpiModule {
   std::string (*library_version)();
 };
 
-inline constexpr int mpi_module_version = 1;  // to be raised when World, Communicator or MpiModule change
+inline constexpr int mpi_module_version = 2;  // to be raised when World, Communicator or MpiModule change
 inline constexpr const char* mpi_module_entry = "weft_mpi_module";
 
 }  // namespace weft

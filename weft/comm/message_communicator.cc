@@ -1,4 +1,4 @@
-#include "weft/comm/mpi/communicator.h"
+#include "weft/comm/message_communicator.h"
 
 #include <cstring>
 #include <numeric>
@@ -28,53 +28,52 @@ void copy_bytes(std::byte* to, const std::byte* from, std::int64_t bytes) {
 
 }  // namespace
 
-MpiCommunicator::MpiCommunicator(std::shared_ptr<MpiState> state, MPI_Comm comm, std::span<const RankId> members,
-                                 int rank, const std::string& name)
-    : Communicator(members, rank, name), state_(std::move(state)), comm_(comm), inputs_(members.size()) {
-  state_->standing.add(this);
+MessageCommunicator::MessageCommunicator(std::shared_ptr<Control> control, std::unique_ptr<Messages> messages,
+                                         std::span<const RankId> members, int rank, const std::string& name)
+    : Communicator(members, rank, name),
+      control_(std::move(control)),
+      messages_(std::move(messages)),
+      inputs_(members.size()) {
+  control_->standing().add(this);
 }
 
-MpiCommunicator::~MpiCommunicator() {
-  state_->standing.remove(this);
-  // After a failure messages may still be pending in it; the process is about to end anyway.
-  if (!state_->control.ended().load() && !state_->finalized.load()) MPI_Comm_free(&comm_);
-}
+MessageCommunicator::~MessageCommunicator() { control_->standing().remove(this); }
 
-void MpiCommunicator::begin_round() {
-  state_->control.throw_if_ended();
+void MessageCommunicator::begin_round() {
+  control_->throw_if_ended();
   tag_ = static_cast<int>(rounds_++ % tag_rounds) * 8 + static_cast<int>(operation());
 }
 
-void MpiCommunicator::finish_round() {
-  state_->wait(
-      requests_, [this] { return call_text(); }, [this](int peer) { return world_rank(peer); });
-  if (!requests_.misfit()) return;
-  const MpiRequests::Misfit misfit = *requests_.misfit();
+void MessageCommunicator::finish_round() {
+  finish(
+      *messages_, *control_, [this] { return call_text(); }, [this](int peer) { return world_rank(peer); });
+  if (!messages_->misfit()) return;
+  const Messages::Misfit misfit = *messages_->misfit();
   const std::string why = count_mismatch(misfit.peer, misfit.sent, rank(), misfit.expected);
-  state_->control.fail(why);
-  requests_.abandon();
+  control_->fail(why);
+  messages_->abandon();
   throw RunError(why);
 }
 
 template <class SendPart, class ReceivePart>
-void MpiCommunicator::round(const std::byte* send, const SendPart& send_part, std::byte* receive,
-                            const ReceivePart& receive_part, DType dtype) {
+void MessageCommunicator::round(const std::byte* send, const SendPart& send_part, std::byte* receive,
+                                const ReceivePart& receive_part, DType dtype) {
   begin_round();
   for (int step = 1; step < size(); ++step) {
     const int peer = (rank() + size() - step) % size();
     const Part part = receive_part(peer);
-    requests_.receive(comm_, peer, tag_, receive + part.at, part.bytes, width_of(dtype));
+    messages_->receive(peer, tag_, receive + part.at, part.bytes, width_of(dtype));
   }
   for (int step = 1; step < size(); ++step) {  // every rank begins with another peer
     const int peer = (rank() + step) % size();
     const Part part = send_part(peer);
-    requests_.send(comm_, peer, tag_, send + part.at, part.bytes);
+    messages_->send(peer, tag_, send + part.at, part.bytes);
   }
   finish_round();
 }
 
-void MpiCommunicator::do_all_to_all(Stream&, DType dtype, const std::byte* send, Counts send_counts, std::byte* receive,
-                                    Counts receive_counts) {
+void MessageCommunicator::do_all_to_all(Stream&, DType dtype, const std::byte* send, Counts send_counts,
+                                        std::byte* receive, Counts receive_counts) {
   const std::int64_t width = width_of(dtype);
   const auto part_of = [&](Counts counts, int peer) {
     return Part{sum_before(counts, peer) * width, counts[static_cast<std::size_t>(peer)] * width};
@@ -82,7 +81,7 @@ void MpiCommunicator::do_all_to_all(Stream&, DType dtype, const std::byte* send,
   const Part from = part_of(send_counts, rank()), to = part_of(receive_counts, rank());
   if (from.bytes != to.bytes) {
     const std::string why = count_mismatch(rank(), from.bytes / width, rank(), to.bytes / width);
-    state_->control.fail(why);
+    control_->fail(why);
     throw RunError(why);
   }
   round(
@@ -91,7 +90,8 @@ void MpiCommunicator::do_all_to_all(Stream&, DType dtype, const std::byte* send,
   copy_bytes(receive + to.at, send + from.at, from.bytes);
 }
 
-void MpiCommunicator::do_all_gather(Stream&, DType dtype, const std::byte* send, std::byte* receive, Counts counts) {
+void MessageCommunicator::do_all_gather(Stream&, DType dtype, const std::byte* send, std::byte* receive,
+                                        Counts counts) {
   const std::int64_t width = width_of(dtype);
   const auto part_of = [&](int peer) {
     return Part{sum_before(counts, peer) * width, counts[static_cast<std::size_t>(peer)] * width};
@@ -106,28 +106,28 @@ void MpiCommunicator::do_all_gather(Stream&, DType dtype, const std::byte* send,
   copy_bytes(receive + mine.at, send, mine.bytes);
 }
 
-std::byte* MpiCommunicator::scratch(std::int64_t bytes) {
+std::byte* MessageCommunicator::scratch(std::int64_t bytes) {
   if (static_cast<std::int64_t>(scratch_.size()) < bytes) scratch_.resize(static_cast<std::size_t>(bytes));
   return scratch_.data();
 }
 
-void MpiCommunicator::reduce_scratch(Reduction reduction, DType dtype, const std::byte* own, std::byte* out,
-                                     std::int64_t count) {
+void MessageCommunicator::reduce_scratch(Reduction reduction, DType dtype, const std::byte* own, std::byte* out,
+                                         std::int64_t count) {
   for (int peer = 0; peer < size(); ++peer)
     inputs_[static_cast<std::size_t>(peer)] = peer == rank() ? own : scratch_.data() + peer * count * width_of(dtype);
   reduce_in_rank_order(reduction, dtype, out, inputs_, count);
 }
 
-void MpiCommunicator::do_reduce_scatter(Stream&, DType dtype, const std::byte* send, std::byte* receive,
-                                        std::int64_t count, Reduction reduction) {
+void MessageCommunicator::do_reduce_scatter(Stream&, DType dtype, const std::byte* send, std::byte* receive,
+                                            std::int64_t count, Reduction reduction) {
   const std::int64_t bytes = count * width_of(dtype);
   const auto part_of = [&](int peer) { return Part{peer * bytes, bytes}; };
   round(send, part_of, scratch(bytes * size()), part_of, dtype);
   reduce_scratch(reduction, dtype, send + rank() * bytes, receive, count);
 }
 
-void MpiCommunicator::do_all_reduce(Stream&, DType dtype, const std::byte* send, std::byte* receive, std::int64_t count,
-                                    Reduction reduction) {
+void MessageCommunicator::do_all_reduce(Stream&, DType dtype, const std::byte* send, std::byte* receive,
+                                        std::int64_t count, Reduction reduction) {
   const std::int64_t width = width_of(dtype);
   if (count * width <= small_all_reduce) {  // one round instead of two
     const std::int64_t bytes = count * width;
@@ -164,32 +164,32 @@ void MpiCommunicator::do_all_reduce(Stream&, DType dtype, const std::byte* send,
       receive, part_of, dtype);
 }
 
-void MpiCommunicator::do_broadcast(Stream&, DType dtype, std::byte* data, std::int64_t count, int root) {
+void MessageCommunicator::do_broadcast(Stream&, DType dtype, std::byte* data, std::int64_t count, int root) {
   const std::int64_t bytes = count * width_of(dtype);
   begin_round();
   if (rank() == root) {
     for (int peer = 0; peer < size(); ++peer)
-      if (peer != root) requests_.send(comm_, peer, tag_, data, bytes);
+      if (peer != root) messages_->send(peer, tag_, data, bytes);
   } else {
-    requests_.receive(comm_, root, tag_, data, bytes, width_of(dtype));
+    messages_->receive(root, tag_, data, bytes, width_of(dtype));
   }
   finish_round();
 }
 
-void MpiCommunicator::do_transfer(Stream&, std::span<const Transfer> transfers) {
-  state_->control.throw_if_ended();
+void MessageCommunicator::do_transfer(Stream&, std::span<const Transfer> transfers) {
+  control_->throw_if_ended();
   for (const Transfer& each : transfers) {
     const std::int64_t bytes = each.data.given() ? static_cast<std::int64_t>(each.data.bytes()) : 0;
     if (each.direction == Transfer::Direction::receive) {
-      requests_.receive(comm_, each.peer, transfer_tag, each.data.as<std::byte>(), bytes, width_of(each.data.dtype));
+      messages_->receive(each.peer, transfer_tag, each.data.as<std::byte>(), bytes, width_of(each.data.dtype));
     } else {
-      requests_.send(comm_, each.peer, transfer_tag, each.data.as<const std::byte>(), bytes);
+      messages_->send(each.peer, transfer_tag, each.data.as<const std::byte>(), bytes);
     }
   }
   finish_round();
 }
 
-void MpiCommunicator::do_barrier(Stream&) {
+void MessageCommunicator::do_barrier(Stream&) {
   const auto nothing = [](int) { return Part{}; };
   round(nullptr, nothing, nullptr, nothing, DType::u8);
 }

@@ -1,4 +1,4 @@
-#include "weft/comm/mpi/requests.h"
+#include "weft/comm/mpi/messages.h"
 
 #include <algorithm>
 
@@ -11,31 +11,39 @@ constexpr std::int64_t longest_part = std::int64_t{1} << 30;
 
 }  // namespace
 
-void MpiRequests::send(MPI_Comm comm, int peer, int tag, const std::byte* data, std::int64_t bytes) {
+MpiMessages::MpiMessages(std::shared_ptr<MpiControl> control, MPI_Comm comm)
+    : control_(std::move(control)), comm_(comm) {}
+
+MpiMessages::~MpiMessages() {
+  // After a failure messages may still be pending in it; the process is about to end anyway.
+  if (!control_->ended().load() && !control_->finalized()) MPI_Comm_free(&comm_);
+}
+
+void MpiMessages::send(int peer, int tag, const std::byte* data, std::int64_t bytes) {
   std::int64_t at = 0;
-  do {  // empty messages are sent too: so wrong counts are noticed, and nobody runs ahead
+  do {
     const std::int64_t part = std::min(longest_part, bytes - at);
     MPI_Request request = MPI_REQUEST_NULL;
-    check_mpi(MPI_Isend(data + at, static_cast<int>(part), MPI_BYTE, peer, tag, comm, &request), "MPI_Isend");
+    check_mpi(MPI_Isend(data + at, static_cast<int>(part), MPI_BYTE, peer, tag, comm_, &request), "MPI_Isend");
     requests_.push_back(request);
     messages_.push_back({peer, false, part, 1});
     at += part;
   } while (at < bytes);
 }
 
-void MpiRequests::receive(MPI_Comm comm, int peer, int tag, std::byte* data, std::int64_t bytes, std::int64_t width) {
+void MpiMessages::receive(int peer, int tag, std::byte* data, std::int64_t bytes, std::int64_t width) {
   std::int64_t at = 0;
   do {
     const std::int64_t part = std::min(longest_part, bytes - at);
     MPI_Request request = MPI_REQUEST_NULL;
-    check_mpi(MPI_Irecv(data + at, static_cast<int>(part), MPI_BYTE, peer, tag, comm, &request), "MPI_Irecv");
+    check_mpi(MPI_Irecv(data + at, static_cast<int>(part), MPI_BYTE, peer, tag, comm_, &request), "MPI_Irecv");
     requests_.push_back(request);
     messages_.push_back({peer, true, part, width});
     at += part;
   } while (at < bytes);
 }
 
-bool MpiRequests::test() {
+bool MpiMessages::test() {
   indices_.resize(requests_.size());
   statuses_.resize(requests_.size());
   int count = 0;
@@ -58,12 +66,13 @@ bool MpiRequests::test() {
   return std::ranges::all_of(requests_, [](MPI_Request request) { return request == MPI_REQUEST_NULL; });
 }
 
-MpiRequests::Outcome MpiRequests::wait(const std::atomic<bool>& ended, Nanoseconds deadline) {
+Messages::Outcome MpiMessages::wait(double seconds) {
+  const Nanoseconds deadline = now_ns() + static_cast<Nanoseconds>(seconds * 1e9);
   misfit_.reset();
   const Pace pace;
   while (!test()) {
     if (misfit_) break;  // those that still wait will be abandoned
-    if (ended.load()) return Outcome::ended;
+    if (control_->ended().load()) return Outcome::ended;
     if (now_ns() >= deadline) return Outcome::late;
     pace.rest();
   }
@@ -73,7 +82,7 @@ MpiRequests::Outcome MpiRequests::wait(const std::atomic<bool>& ended, Nanosecon
   return Outcome::done;
 }
 
-std::vector<int> MpiRequests::pending_peers() const {
+std::vector<int> MpiMessages::pending_peers() const {
   std::vector<int> peers;
   for (std::size_t i = 0; i < requests_.size(); ++i)
     if (requests_[i] != MPI_REQUEST_NULL && std::ranges::find(peers, messages_[i].peer) == peers.end())
@@ -82,7 +91,7 @@ std::vector<int> MpiRequests::pending_peers() const {
   return peers;
 }
 
-void MpiRequests::abandon() {
+void MpiMessages::abandon() {
   for (std::size_t i = 0; i < requests_.size(); ++i)
     if (requests_[i] != MPI_REQUEST_NULL && messages_[i].receive) MPI_Cancel(&requests_[i]);
   const Nanoseconds begin = now_ns();

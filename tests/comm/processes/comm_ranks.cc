@@ -1,7 +1,9 @@
-// comm_ranks MODE [RANKS]: what mpi_test.cc does under mpirun, or on so many local ranks. Prints a line a rank and
-// exits with 0, 1 (failed while running) or 2 (wrong request).
+// comm_ranks MODE [RANKS]: what mpi_test.cc does under mpirun and tcp_test.cc with ranks it starts itself, or on so many
+// local ranks. Prints a line a rank and exits with 0, 1 (failed while running) or 2 (wrong request). WEFT_TEST_TIMEOUT:
+// seconds to connect by TCP.
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <map>
 #include <thread>
@@ -14,6 +16,7 @@
 #include "weft/base/text.h"
 #include "weft/comm/local/cluster.h"
 #include "weft/comm/mpi_world.h"
+#include "weft/comm/tcp_world.h"
 
 namespace weft {
 namespace {
@@ -119,6 +122,57 @@ class Mode {
     if (rank_ == 1) ::kill(getpid(), SIGKILL);
     group->barrier(stream_);
   }
+  void kill_sending() {  // in the middle of a message, on all sides
+    const auto group = everyone("dp");
+    group->barrier(stream_);
+    const HostTensor data(DType::f32, 20'000'000);
+    std::thread killer;
+    if (rank_ == 1) {
+      killer = std::thread([] {
+        sleep_seconds(0.02);
+        ::kill(getpid(), SIGKILL);
+      });
+    }
+    while (true) group->all_reduce(stream_, data, data, Reduction::sum);
+  }
+
+  // Every rank but 0 runs ahead of it with sends, small and large, on one lane, while another lane works.
+  void ahead() {
+    const auto some = everyone("some"), other = everyone("other");
+    std::thread lane([&] {
+      for (int i = 0; i < 50; ++i) other->barrier(stream_);
+    });
+    const std::vector<std::int64_t> counts{3, 100'000, 0, 7, 2'000'000, 11};
+    const auto value = [](int rank, std::size_t message) {
+      return static_cast<float>(rank * 100) + static_cast<float>(message);
+    };
+    for (std::size_t m = 0; m < counts.size(); ++m) {
+      if (rank_ != 0) {
+        const HostTensor data(std::vector<float>(static_cast<std::size_t>(counts[m]), value(rank_, m)));
+        some->send(stream_, data, 0);
+      } else {
+        if (m == 0) sleep_seconds(0.1);
+        for (int from = 1; from < world_.size(); ++from) {
+          const HostTensor data(DType::f32, counts[m]);
+          some->receive(stream_, data, from);
+          for (const float got : data.values<float>())
+            if (got != value(from, m)) throw RunError("message {} of rank {} holds {}", m, from, got);
+        }
+      }
+    }
+    lane.join();
+    say(world_, "ahead");
+  }
+
+  void stop() {  // until SIGTERM comes from outside
+    const auto group = everyone("dp");
+    world_.set_status([this] { return fmt::format("micro-batch {}, layer 4", rank_); });
+    group->barrier(stream_);
+    if (rank_ == 1) ::kill(getpid(), SIGTERM);
+    if (rank_ == 1) sleep_seconds(0.2);
+    group->barrier(stream_);
+    group->barrier(stream_);
+  }
 
   void run(const std::string& name) {
     const std::map<std::string, void (Mode::*)()> modes{{"collectives", &Mode::collectives},
@@ -130,7 +184,10 @@ class Mode {
                                                         {"counts_less", &Mode::counts_less},
                                                         {"groups", &Mode::groups},
                                                         {"stall", &Mode::stall},
-                                                        {"kill", &Mode::kill}};
+                                                        {"kill", &Mode::kill},
+                                                        {"kill_sending", &Mode::kill_sending},
+                                                        {"ahead", &Mode::ahead},
+                                                        {"stop", &Mode::stop}};
     const auto found = modes.find(name);
     if (found == modes.end()) throw UserError("there is no mode '{}'", name);
     (this->*found->second)();
@@ -169,7 +226,11 @@ int run(int argc, char** argv) {
     });
     return worst;
   }
-  const std::unique_ptr<World> world = make_mpi_world(find_launch(process_environment()));
+  const Launch launch = find_launch(process_environment());
+  const char* timeout = std::getenv("WEFT_TEST_TIMEOUT");
+  const std::unique_ptr<World> world =
+      launch.mpi ? make_mpi_world(launch)
+                 : make_tcp_world(launch, process_environment(), timeout == nullptr ? 600 : std::atof(timeout));
   return run_rank(*world, argv[1]);
 }
 

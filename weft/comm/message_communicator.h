@@ -1,22 +1,22 @@
-// A member's end of a group under MPI. Every operation is one or two rounds of messages between pairs, so that a wait
-// knows whom it waits for and reductions can add in rank order; MPI's own collectives are not used.
+// A member's end of a group whose ranks are processes. Every operation is one or two rounds of messages between pairs,
+// so that a wait knows whom it waits for, and reductions add in rank order under every transport.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "weft/comm/communicator.h"
-#include "weft/comm/mpi/requests.h"
-#include "weft/comm/mpi/state.h"
+#include "weft/comm/control.h"
+#include "weft/comm/messages.h"
 
 namespace weft {
 
-class MpiCommunicator : public Communicator {
+class MessageCommunicator : public Communicator {
  public:
-  // Owns `comm`, in which ranks are numbered like `members`.
-  MpiCommunicator(std::shared_ptr<MpiState> state, MPI_Comm comm, std::span<const RankId> members, int rank,
-                  const std::string& name);
-  ~MpiCommunicator() override;
+  // `messages` go between the members, numbered in their order.
+  MessageCommunicator(std::shared_ptr<Control> control, std::unique_ptr<Messages> messages,
+                      std::span<const RankId> members, int rank, const std::string& name);
+  ~MessageCommunicator() override;
 
  private:
   void do_all_to_all(Stream& stream, DType dtype, const std::byte* send, Counts send_counts, std::byte* receive,
@@ -44,9 +44,8 @@ class MpiCommunicator : public Communicator {
   void reduce_scratch(Reduction reduction, DType dtype, const std::byte* own, std::byte* out, std::int64_t count);
   std::byte* scratch(std::int64_t bytes);
 
-  std::shared_ptr<MpiState> state_;
-  MPI_Comm comm_;
-  MpiRequests requests_;
+  std::shared_ptr<Control> control_;
+  std::unique_ptr<Messages> messages_;
   int tag_ = 0;
   std::uint64_t rounds_ = 0;
   std::vector<std::byte> scratch_;  // of reductions: grows to the largest

@@ -1,0 +1,58 @@
+// `weft train` on ranks that a launcher without MPI started, as a user would meet them.
+#include <fmt/format.h>
+
+#include "tests/apps/weft_process.h"
+#include "tests/comm/rank_processes.h"
+
+namespace weft {
+namespace {
+
+const std::string program = WEFT_BINARY_DIR "/weft";
+const Words small_run = {"train",    "--pattern",
+                         "[*E][*E]", "--hidden-size",
+                         "32",       "--ffn-hidden-size",
+                         "32",       "--num-experts",
+                         "4",        "--seq-length",
+                         "16",       "--micro-batch-size",
+                         "1",        "--global-batch-size",
+                         "8",        "--train-iters",
+                         "3",        "--eval-iters",
+                         "1",        "--stories",
+                         "20000",    "--threads",
+                         "1",        "--expert-model-parallel-size",
+                         "2",        "--overlap-moe-expert-parallel-comm"};
+
+std::string digest_in(const std::string& output) {
+  const std::size_t at = output.find("digest");
+  return at == std::string::npos ? "none in: " + output : output.substr(at, output.find('\n', at) - at);
+}
+
+TEST(TcpRanks, TrainLikeThreadRanks) {
+  const auto ended = run_on_ranks(4, Words{program} + small_run + Words{"--digest"});
+  for (const EndedProcess& each : ended) EXPECT_EQ(each.code, 0) << each.output;
+  const Outcome threads = run_weft(small_run + Words{"--ranks", "4", "--digest"});
+  EXPECT_EQ(threads.code, 0) << threads.err;
+  EXPECT_EQ(digest_in(ended[0].output), digest_in(threads.out));
+  EXPECT_EQ(ended[1].output, "");
+}
+
+TEST(TcpRanks, AKilledRankIsNamedByTheOthers) {
+  const auto ended = run_on_ranks(2, Words{program} + small_run + Words{"--inject-fault", "kill@20:1"});
+  EXPECT_EQ(ended[1].code, 137);
+  EXPECT_EQ(ended[0].code, 1);
+  EXPECT_TRUE(ended[0].says("rank 1 is gone (its connection closed)")) << ended[0].output;
+}
+
+TEST(TcpRanks, StartedByHand) {
+  const int port = free_port();
+  RankProcesses processes;
+  for (const char* rank : {"0", "1"})
+    processes.start(Words{program} + small_run + Words{"--rank", rank, "--world-size", "2"},
+                    {{"MASTER_ADDR", "localhost"}, {"MASTER_PORT", std::to_string(port)}});
+  for (const EndedProcess& each : processes.wait()) EXPECT_EQ(each.code, 0) << each.output;
+  expect_refused(small_run + Words{"--rank", "0", "--world-size", "2"}, {"set MASTER_ADDR"});
+  expect_refused(small_run + Words{"--rank", "0"}, {"--rank needs --world-size beside it"});
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,92 @@
+#include "weft/comm/tcp/meeting.h"
+
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "weft/base/error.h"
+
+namespace weft {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+Meeting find(const Variables& variables, const LaunchOptions& options = {}) {
+  const Environment environment = [&](const char* name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  };
+  return find_meeting(find_launch(environment, options), environment);
+}
+
+std::string error_of(const Variables& variables, const LaunchOptions& options = {}) {
+  try {
+    find(variables, options);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+Variables with(Variables variables, const Variables& more) {
+  for (const auto& [name, value] : more) variables[name] = value;
+  return variables;
+}
+
+const Variables torch{{"RANK", "1"},
+                      {"WORLD_SIZE", "4"},
+                      {"LOCAL_RANK", "1"},
+                      {"LOCAL_WORLD_SIZE", "2"},
+                      {"MASTER_ADDR", "node7"},
+                      {"MASTER_PORT", "1234"},
+                      {"TORCHELASTIC_RUN_ID", "abc"}};
+const Variables slurm{{"SLURM_PROCID", "3"},
+                      {"SLURM_NTASKS", "4"},
+                      {"SLURM_LOCALID", "1"},
+                      {"SLURM_STEP_ID", "2"},
+                      {"SLURM_JOB_ID", "1000"},
+                      {"SLURM_STEP_NUM_NODES", "2"},
+                      {"SLURM_STEP_NODELIST", "gpu[07-08]"}};
+
+TEST(Meeting, OfTorchrun) {
+  const Meeting meeting = find(torch);
+  EXPECT_EQ(meeting.at.text(), "node7:1234");
+  EXPECT_FALSE(meeting.one_machine);
+  EXPECT_EQ(meeting.run, "abc");
+  // Its agent listens at the port it names.
+  EXPECT_EQ(find(with(torch, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}})).at.port, 1235);
+  EXPECT_EQ(find(with(torch, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"WEFT_MASTER_PORT", "77"}})).at.port, 77);
+}
+
+TEST(Meeting, OfSrun) {
+  const Meeting meeting = find(slurm);
+  EXPECT_EQ(meeting.at.text(), "gpu07:27002");
+  EXPECT_EQ(meeting.run, "job 1000 step 2");
+  const Meeting alone = find(with(slurm, {{"SLURM_STEP_NUM_NODES", "1"}}));
+  EXPECT_EQ(alone.at.host, "127.0.0.1");
+  EXPECT_TRUE(alone.one_machine);
+  EXPECT_EQ(find(with(slurm, {{"MASTER_ADDR", "::1"}, {"MASTER_PORT", "9"}})).at.text(), "[::1]:9");
+}
+
+TEST(Meeting, ByHand) {
+  const LaunchOptions by_hand{.rank = 2, .world_size = 4};
+  EXPECT_EQ(find({{"MASTER_ADDR", "localhost"}}, by_hand).at.text(), "localhost:29500");
+  EXPECT_TRUE(find({{"MASTER_ADDR", "localhost"}}, by_hand).one_machine);
+  EXPECT_EQ(find({{"LOCAL_WORLD_SIZE", "4"}}, by_hand).at.text(), "127.0.0.1:29500");
+  EXPECT_EQ(
+      error_of({}, by_hand),
+      "this is rank 2 of 4, started by --rank and --world-size, and nothing says where rank 0 is: set MASTER_ADDR "
+      "to the name or address of its machine, on every rank (127.0.0.1 if all run on this one)");
+  EXPECT_EQ(error_of({{"MASTER_ADDR", "a"}, {"MASTER_PORT", "http"}}, by_hand),
+            "MASTER_PORT='http' in the environment is not a port: give 1 to 65535");
+}
+
+TEST(Meeting, FirstOfSlurmsNodes) {
+  EXPECT_EQ(first_host("node1"), "node1");
+  EXPECT_EQ(first_host("node1,node2"), "node1");
+  EXPECT_EQ(first_host("node[007-010,12],gpu3"), "node007");
+  EXPECT_EQ(first_host("rack[1,3]-n[05-06].example"), "rack1-n05.example");
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,51 @@
+// Ranks as processes that a test starts itself, as a launcher would.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+namespace weft {
+
+using Variables = std::map<std::string, std::string>;
+
+struct EndedProcess {
+  int code = -1;  // 128 + N where a signal N ended it
+  double seconds = 0;
+  std::string output;  // both streams
+
+  bool says(const std::string& text) const { return output.find(text) != std::string::npos; }
+};
+
+class RankProcesses {
+ public:
+  RankProcesses() = default;
+  ~RankProcesses();  // kills those that still run
+  RankProcesses(const RankProcesses&) = delete;
+  RankProcesses& operator=(const RankProcesses&) = delete;
+
+  // In this process's environment, without what a launcher of its own may have put there, and these variables.
+  void start(const std::vector<std::string>& words, const Variables& variables);
+  // Until all have ended. When one has failed the others have `grace` seconds to do so, then they are killed.
+  std::vector<EndedProcess> wait(double grace = 5);
+
+ private:
+  struct Process {
+    pid_t id = 0;
+    std::FILE* output = nullptr;
+    bool running = true;
+    EndedProcess ended;
+  };
+  std::vector<Process> processes_;
+};
+
+// A port of the loopback that is free now.
+int free_port();
+// What torchrun tells rank `rank` of `size` on one machine.
+Variables torchrun_variables(int rank, int size, int port);
+// The same program on all ranks.
+std::vector<EndedProcess> run_on_ranks(int size, const std::vector<std::string>& words, double grace = 5);
+
+}  // namespace weft

@@ -1,0 +1,25 @@
+// The control channel of a rank under TCP: words travel on the connections that messages use, ahead of them.
+#pragma once
+
+#include "weft/comm/control.h"
+#include "weft/comm/tcp/engine.h"
+
+namespace weft {
+
+class TcpControl : public Control {
+ public:
+  TcpControl(int rank, int size, std::vector<Socket> peers, TcpEngine::Sigterm sigterm);
+  ~TcpControl() override { engine_.stop(); }
+
+  TcpEngine& engine() { return engine_; }
+
+ private:
+  void tell(int peer, Word word, std::shared_ptr<const std::string> text) override {
+    engine_.tell(peer, static_cast<std::uint32_t>(word), std::move(text));
+  }
+  void wake_waits() override { engine_.wake_waits(); }
+
+  TcpEngine engine_;
+};
+
+}  // namespace weft

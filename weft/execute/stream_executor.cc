@@ -46,8 +46,7 @@ StreamExecutor::StreamExecutor(const PreparedPlan& plan, Device& device, Stream&
   while (last_wait_ < nodes.size() && (nodes[last_wait_].lane != Lane::compute ||
                                        marks[last_wait_][static_cast<std::size_t>(Lane::update)] < last_update_))
     ++last_wait_;
-  updates_end_ = last_wait_;
-  divide_processors();
+  begin_trial();
 }
 
 // WEFT_UPDATE_PROCESSORS: so many and no trials; 0 for no division.
@@ -62,36 +61,59 @@ DivisionTrials StreamExecutor::divisions() const {
   return DivisionTrials({wanted > 0 && wanted < all ? wanted : all}, all);
 }
 
+// As far as edges tell.
+void StreamExecutor::begin_trial() {
+  const std::vector<Node>& nodes = plan_.plan().nodes;
+  shares_.resize(nodes.size());
+  for (std::size_t i = 0; i < nodes.size(); ++i) shares_[i] = nodes[i].carried || i < last_wait_;
+  divide_processors();
+}
+
 void StreamExecutor::divide_processors() {
   const std::vector<Node>& nodes = plan_.plan().nodes;
   const int all = device_.processors(), updates = trials_.processors();
   processors_.assign(nodes.size(), all);
   if (!ran_ || !trials_.divides()) return;  // the first step shows every operation all of them
   for (std::size_t i = 0; i < nodes.size(); ++i)
-    if (nodes[i].carried || i < updates_end_) processors_[i] = nodes[i].carried ? updates : all - updates;
+    if (shares_[i]) processors_[i] = nodes[i].carried ? updates : all - updates;
 }
 
-// The first node of the forward pass that began when the last update was done.
-std::size_t StreamExecutor::watched_end() const {
+// From the times of a step: what began when the last update was done has all processors, and so has an update that runs
+// while the forward pass waits (that of the first unit).
+void StreamExecutor::watch_updates() {
   const std::vector<Node>& nodes = plan_.plan().nodes;
-  const double done = node_times_[2 * static_cast<std::size_t>(last_update_) + 1]->seconds_since(*start_);
-  for (std::size_t i = 0; i < last_wait_; ++i)
-    if (nodes[i].lane == Lane::compute && node_times_[2 * i]->seconds_since(*start_) >= done) return i;
-  return last_wait_;
+  const double done = time_of(static_cast<std::size_t>(last_update_)).end;
+  std::vector<NodeTime> beside;
+  for (std::size_t i = 0; i < last_wait_; ++i) {
+    if (nodes[i].lane != Lane::compute) continue;
+    beside.push_back(time_of(i));
+    if (beside.back().start < done) continue;
+    std::fill(shares_.begin() + static_cast<std::ptrdiff_t>(i),
+              shares_.begin() + static_cast<std::ptrdiff_t>(last_wait_), false);
+    break;
+  }
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    if (!nodes[i].carried) continue;
+    const NodeTime update = time_of(i);
+    double busy = 0;
+    for (const NodeTime& t : beside)
+      busy += std::max(0.0, std::min(t.end, update.end) - std::max(t.start, update.start));
+    shares_[i] = busy > 0.25 * (update.end - update.start);
+  }
 }
 
 // A step that counts for the trials is over: on to what comes next.
 void StreamExecutor::end_trial_step(double seconds) {
-  if (trials_.stage() == DivisionTrials::Stage::watch) updates_end_ = watched_end();
+  if (trials_.stage() == DivisionTrials::Stage::watch) watch_updates();
   const bool timed = trials_.stage() == DivisionTrials::Stage::time;
-  if (trials_.passed(seconds)) quickest_ = {std::move(graph_), updates_end_};
-  if (timed) {  // the next division
+  if (trials_.passed(seconds)) quickest_ = {std::move(graph_), shares_};
+  if (timed) {
     graph_.reset();
-    updates_end_ = last_wait_;
-    if (trials_.settled()) {
-      graph_ = std::move(quickest_.graph);
-      updates_end_ = quickest_.updates_end;
-    }
+    begin_trial();
+  }
+  if (timed && trials_.settled()) {
+    graph_ = std::move(quickest_.graph);
+    shares_ = quickest_.shares;
   }
   divide_processors();
 }
@@ -118,9 +140,8 @@ void StreamExecutor::queue_step() {
   stream_.use_processors(device_.processors());
 }
 
-void StreamExecutor::read_times() {
-  for (std::size_t i = 0; i < times_.size(); ++i)
-    times_[i] = {node_times_[2 * i]->seconds_since(*start_), node_times_[2 * i + 1]->seconds_since(*start_)};
+NodeTime StreamExecutor::time_of(std::size_t node) const {
+  return {node_times_[2 * node]->seconds_since(*start_), node_times_[2 * node + 1]->seconds_since(*start_)};
 }
 
 void StreamExecutor::run_step(const std::function<void(const std::string&)>& on_error) {
@@ -143,7 +164,7 @@ void StreamExecutor::run_step(const std::function<void(const std::string&)>& on_
     else
       queue_step();
     stream_.synchronize();
-    read_times();
+    for (std::size_t i = 0; i < times_.size(); ++i) times_[i] = time_of(i);
     ran_ = carried_ = true;
     if (counts)
       end_trial_step(now() - queued);

@@ -40,11 +40,12 @@ class StreamExecutor : public Executor {
     std::ptrdiff_t event = -1;        // to record behind the node, since others wait for it
   };
   DivisionTrials divisions() const;
+  void begin_trial();
   void divide_processors();
-  void queue_step();
-  void read_times();
-  std::size_t watched_end() const;
+  void watch_updates();
   void end_trial_step(double seconds);
+  void queue_step();
+  NodeTime time_of(std::size_t node) const;
   Stream& stream_of(Lane lane) const { return *streams_[static_cast<std::size_t>(lane)]; }
 
   const PreparedPlan& plan_;
@@ -55,15 +56,15 @@ class StreamExecutor : public Executor {
   std::vector<NodeWaits> waits_;               // by node
   std::ptrdiff_t last_update_ = -1;            // the last carried node
   std::size_t last_wait_ = 0;                  // the first node that waits for it
-  std::size_t updates_end_ = 0;                // the first node that does not run beside updates
   DivisionTrials trials_;
+  std::vector<bool> shares_;     // by node: updates and what runs beside them
   std::vector<int> processors_;  // by node: how many of the device's it may take
   std::vector<std::unique_ptr<Event>> events_, lane_ends_, node_times_;
   std::unique_ptr<Event> start_;
   std::unique_ptr<Graph> graph_;
   struct {
     std::unique_ptr<Graph> graph;
-    std::size_t updates_end = 0;
+    std::vector<bool> shares;
   } quickest_;            // of the divisions tried so far
   bool ran_ = false;      // at least once
   bool carried_ = false;  // the step before has left updates

@@ -1,4 +1,4 @@
-// Hopper's bulk copies between global and shared memory: one thread asks, the copy engine moves, and a barrier in shared
+// Hopper's bulk copies from global to shared memory: one thread asks, the copy engine moves, and a barrier in shared
 // memory tells when a piece has come. Sizes and addresses are multiples of 16 bytes.
 #pragma once
 
@@ -33,35 +33,14 @@ struct CopyBarrier {
   }
 };
 
-// What passes through once should not push out of the L2 cache what others come back to.
-__device__ inline std::uint64_t passing_policy() {
-  std::uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
+// Behind init() of barriers, before the copies that use them.
+__device__ inline void fence_barriers() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-__device__ inline void copy_to_shared(void* to, const void* from, unsigned bytes, CopyBarrier& barrier,
-                                      std::uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
-          "r"(shared_address(to)),
-      "l"(from), "r"(bytes), "r"(shared_address(&barrier)), "l"(policy)
-      : "memory");
-}
-
-// Behind fence_for_copies() of the threads that wrote and a barrier; until copies_have_read() the source may not change.
-__device__ inline void copy_to_global(void* to, const void* from, unsigned bytes, std::uint64_t policy) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;" ::"l"(to),
-               "r"(shared_address(from)), "r"(bytes), "l"(policy)
+__device__ inline void copy_to_shared(void* to, const void* from, unsigned bytes, CopyBarrier& barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(to)),
+               "l"(from), "r"(bytes), "r"(shared_address(&barrier))
                : "memory");
 }
-__device__ inline void fence_for_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-__device__ inline void close_group_of_copies() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// All groups of this thread's copies to global memory but the latest `but` have read their source.
-template <int but>
-__device__ void copies_have_read() {
-  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(but) : "memory");
-}
-__device__ inline void copies_have_ended() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 }  // namespace weft::cuda

@@ -158,7 +158,8 @@ void run(const std::string& name, const BenchOptions& options) {
   const auto step = [&](int i) {
     loss = session.step(std::span(&batches[static_cast<std::size_t>(i % 4)], 1), 1e-5, 0.1).loss;
   };
-  for (int i = 0; i < 3; ++i) step(i);
+  const auto& executor = dynamic_cast<StreamExecutor&>(*session.executor());
+  for (int i = 0; i < 3 || !executor.division().settled(); ++i) step(i);
   const double start = now();
   for (int i = 0; i < steps; ++i) step(i);
   const double seconds = (now() - start) / steps;
@@ -183,10 +184,10 @@ void run(const std::string& name, const BenchOptions& options) {
   Json table = Json::object();
   for (const auto& [kind, time] : milliseconds) table[kind] = std::round(time * 100) / 100;
   const double tokens = static_cast<double>(batch * length) / seconds;
-  const auto& executor = dynamic_cast<StreamExecutor&>(*session.executor());
   const Json result = {{"model", name},
                        {"routing", options.even_routing ? "even" : "as initialised"},
                        {"overlap_optimizer", options.late_updates},
+                       {"update_processors", executor.division().processors()},
                        {"gradients", options.bf16_gradients ? "bf16" : "f32"},
                        {"tokens_s", std::round(tokens)},
                        {"step_ms", seconds * 1e3},

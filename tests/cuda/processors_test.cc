@@ -99,22 +99,28 @@ TEST_F(Processors, AdamW) {
   numbers[StepValues::correction1] = 0.19, numbers[StepValues::correction2] = 0.0975;
   numbers[StepValues::clip_factor] = 0.7, numbers[StepValues::finite] = 1;
   const Tensor values = put(numbers, DType::f64, {StepValues::count});
-  // Whole parts, a part that ends early, one that does not come in packs, one element; with and without a master.
+  // Whole parts, parts that end early or not in packs, one element; with and without a master; a bf16 weight that is its
+  // own master; one that begins anywhere.
   struct Case {
     std::int64_t count;
     DType weight, gradient;
     bool master;
+    std::int64_t begin = 0;
   };
   for (const Case& c : {Case{1 << 20, DType::bf16, DType::f32, true},
                         {8192 * 3 + 2052, DType::bf16, DType::bf16, true},
                         {8192 + 77, DType::f32, DType::f32, false},
                         {1, DType::bf16, DType::f32, true},
-                        {40000, DType::f32, DType::bf16, false}}) {
-    const Tensor weight = random(c.weight, {c.count}, "weight"), gradient = random(c.gradient, {c.count}, "gradient");
-    const Tensor state = random(DType::f32, {c.count}, "state");
+                        {40000, DType::f32, DType::bf16, false},
+                        {3000, DType::bf16, DType::bf16, false},
+                        {20000, DType::bf16, DType::bf16, true, 1}}) {
+    const Shape shape{c.begin + c.count};
+    const Tensor weight = random(c.weight, shape, "weight"), state = random(DType::f32, shape, "state");
+    const Tensor gradient = random(c.gradient, shape, "gradient").slice_rows(c.begin, c.count);
+    const auto from = [&](const Tensor& x) { return copy(x).slice_rows(c.begin, c.count); };
     expect_same([&] {
-      AdamSlab slab{copy(weight), c.master ? copy(state) : Tensor{}, copy(state), copy(state), gradient};
-      AdamSlab other{copy(weight), c.master ? copy(state) : Tensor{}, copy(state), copy(state), gradient, false};
+      AdamSlab slab{from(weight), c.master ? from(state) : Tensor{}, from(state), from(state), gradient};
+      AdamSlab other{from(weight), c.master ? from(state) : Tensor{}, from(state), from(state), gradient, false};
       const std::vector<AdamSlab> slabs{slab, other};
       device_->operations().adamw(*stream_, {slabs, values});
       std::vector<Tensor> made;

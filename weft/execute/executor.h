@@ -23,6 +23,10 @@ class Executor {
   virtual void keep_times(bool keep) = 0;
   virtual const std::vector<NodeTime>& times() const = 0;
   virtual double began() const = 0;  // of the last step, in seconds of the machine's steady clock
+  // The next step finds no updates that one before has left to it.
+  virtual void nothing_carried() {}
+  // What it found out to be quickest in the first steps, for the log; "" while it tries or if there is nothing to choose.
+  virtual std::string choice() const { return {}; }
   // Where every lane stands, for reports; from any thread.
   virtual std::string status() const = 0;
   // How steps come to the device, for the log; "" where there is nothing to say.

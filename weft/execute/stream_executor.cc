@@ -10,20 +10,12 @@ namespace weft {
 
 namespace {
 
-// How many of a device's processors updates get while the forward pass runs beside them: what keeps the memory busy, and
-// no more; an even number, since a GPU's blocks often come in pairs. 48 of 132 was best on an H200 (docs/gpu.md).
-// WEFT_UPDATE_PROCESSORS: another, for another GPU; 0 for no division.
-int processors_for_updates(const Device& device) {
-  const int all = device.processors();
-  const char* text = std::getenv("WEFT_UPDATE_PROCESSORS");
-  const int wanted = text != nullptr ? std::atoi(text) : all / 11 * 4;
-  return wanted > 0 && wanted < all ? wanted : all;
-}
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 }  // namespace
 
 StreamExecutor::StreamExecutor(const PreparedPlan& plan, Device& device, Stream& stream, bool graph)
-    : plan_(plan), device_(device), stream_(stream), start_(device.make_event()) {
+    : plan_(plan), device_(device), stream_(stream), trials_(divisions()), start_(device.make_event()) {
   WEFT_CHECK(plan.plan().collectives.empty(), "a plan that communicates waits on the host: a thread a lane for it");
   const std::vector<Node>& nodes = plan.plan().nodes;
   streams_[static_cast<std::size_t>(Lane::compute)] = &stream;
@@ -48,32 +40,85 @@ StreamExecutor::StreamExecutor(const PreparedPlan& plan, Device& device, Stream&
       }
       waits_[i].events.push_back(static_cast<std::size_t>(event));
     }
-  divide_processors(marks);
+  // Updates that the step before has left run beside nodes that do not yet wait for the last of them.
+  for (std::size_t i = 0; i < nodes.size(); ++i)
+    if (nodes[i].carried) last_update_ = static_cast<std::ptrdiff_t>(i);
+  while (last_wait_ < nodes.size() && (nodes[last_wait_].lane != Lane::compute ||
+                                       marks[last_wait_][static_cast<std::size_t>(Lane::update)] < last_update_))
+    ++last_wait_;
+  begin_trial();
 }
 
-// Updates that the step before has left share the device with the nodes that do not yet wait for the last of them.
-void StreamExecutor::divide_processors(const std::vector<LaneMarks>& marks) {
+// WEFT_UPDATE_PROCESSORS: so many and no trials; 0 for no division.
+DivisionTrials StreamExecutor::divisions() const {
   const std::vector<Node>& nodes = plan_.plan().nodes;
-  const int all = device_.processors(), updates = processors_for_updates(device_);
+  const int all = device_.processors();
+  if (std::none_of(nodes.begin(), nodes.end(), [](const Node& node) { return node.carried; }))
+    return DivisionTrials({all}, all);
+  const char* text = std::getenv("WEFT_UPDATE_PROCESSORS");
+  if (text == nullptr) return DivisionTrials(divisions_to_try(all), all);
+  const int wanted = std::atoi(text);
+  return DivisionTrials({wanted > 0 && wanted < all ? wanted : all}, all);
+}
+
+// As far as edges tell.
+void StreamExecutor::begin_trial() {
+  const std::vector<Node>& nodes = plan_.plan().nodes;
+  shares_.resize(nodes.size());
+  for (std::size_t i = 0; i < nodes.size(); ++i) shares_[i] = nodes[i].carried || i < last_wait_;
+  divide_processors();
+}
+
+void StreamExecutor::divide_processors() {
+  const std::vector<Node>& nodes = plan_.plan().nodes;
+  const int all = device_.processors(), updates = trials_.processors();
   processors_.assign(nodes.size(), all);
-  const auto last = std::find_if(nodes.rbegin(), nodes.rend(), [](const Node& node) { return node.carried; });
-  if (last == nodes.rend() || updates == all) return;
-  const std::ptrdiff_t last_update = nodes.rend() - last - 1;
-  bool beside_updates = true;
+  if (!ran_ || !trials_.divides()) return;  // the first step shows every operation all of them
+  for (std::size_t i = 0; i < nodes.size(); ++i)
+    if (shares_[i]) processors_[i] = nodes[i].carried ? updates : all - updates;
+}
+
+// From the times of a step: what began when the last update was done has all processors, and so has an update that runs
+// while the forward pass waits (that of the first unit).
+void StreamExecutor::watch_updates() {
+  const std::vector<Node>& nodes = plan_.plan().nodes;
+  const double done = time_of(static_cast<std::size_t>(last_update_)).end;
+  std::vector<NodeTime> beside;
+  for (std::size_t i = 0; i < last_wait_; ++i) {
+    if (nodes[i].lane != Lane::compute) continue;
+    beside.push_back(time_of(i));
+    if (beside.back().start < done) continue;
+    std::fill(shares_.begin() + static_cast<std::ptrdiff_t>(i),
+              shares_.begin() + static_cast<std::ptrdiff_t>(last_wait_), false);
+    break;
+  }
   for (std::size_t i = 0; i < nodes.size(); ++i) {
-    if (nodes[i].lane == Lane::compute && marks[i][static_cast<std::size_t>(Lane::update)] >= last_update)
-      beside_updates = false;
-    if (nodes[i].carried)
-      processors_[i] = updates;
-    else if (beside_updates)
-      processors_[i] = all - updates;
+    if (!nodes[i].carried) continue;
+    const NodeTime update = time_of(i);
+    double busy = 0;
+    for (const NodeTime& t : beside)
+      busy += std::max(0.0, std::min(t.end, update.end) - std::max(t.start, update.start));
+    shares_[i] = busy > 0.25 * (update.end - update.start);
   }
 }
 
-void StreamExecutor::keep_times(bool keep) {
-  times_.resize(keep ? plan_.plan().nodes.size() : 0);
-  while (node_times_.size() < 2 * times_.size()) node_times_.push_back(device_.make_event());
+// A step that counts for the trials is over: on to what comes next.
+void StreamExecutor::end_trial_step(double seconds) {
+  if (trials_.stage() == DivisionTrials::Stage::watch) watch_updates();
+  const bool timed = trials_.stage() == DivisionTrials::Stage::time;
+  if (trials_.passed(seconds)) quickest_ = {std::move(graph_), shares_};
+  if (timed) {
+    graph_.reset();
+    begin_trial();
+  }
+  if (timed && trials_.settled()) {
+    graph_ = std::move(quickest_.graph);
+    shares_ = quickest_.shares;
+  }
+  divide_processors();
 }
+
+void StreamExecutor::keep_times(bool keep) { times_.resize(keep ? plan_.plan().nodes.size() : 0); }
 
 void StreamExecutor::queue_step() {
   const std::vector<Node>& nodes = plan_.plan().nodes;
@@ -82,10 +127,10 @@ void StreamExecutor::queue_step() {
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     Stream& stream = stream_of(nodes[i].lane);
     for (std::size_t event : waits_[i].events) events_[event]->wait_on(stream);
-    if (!times_.empty()) node_times_[2 * i]->record(stream);
+    if (timing_) node_times_[2 * i]->record(stream);
     stream.use_processors(processors_[i]);
     plan_.run_node(NodeId(static_cast<std::int64_t>(i)), stream);
-    if (!times_.empty()) node_times_[2 * i + 1]->record(stream);
+    if (timing_) node_times_[2 * i + 1]->record(stream);
     if (waits_[i].event >= 0) events_[static_cast<std::size_t>(waits_[i].event)]->record(stream);
   }
   for (std::size_t lane = 0; lane < own_.size(); ++lane) {
@@ -95,27 +140,36 @@ void StreamExecutor::queue_step() {
   stream_.use_processors(device_.processors());
 }
 
-void StreamExecutor::read_times() {
-  for (std::size_t i = 0; i < times_.size(); ++i)
-    times_[i] = {node_times_[2 * i]->seconds_since(*start_), node_times_[2 * i + 1]->seconds_since(*start_)};
+NodeTime StreamExecutor::time_of(std::size_t node) const {
+  return {node_times_[2 * node]->seconds_since(*start_), node_times_[2 * node + 1]->seconds_since(*start_)};
 }
 
 void StreamExecutor::run_step(const std::function<void(const std::string&)>& on_error) {
-  begin_ = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  using Stage = DivisionTrials::Stage;
+  begin_ = now();
   try {
-    // The first run meets every shape: it chooses algorithms and sizes scratch memory.
-    const bool as_graph = runs_ > 0 && times_.empty() && why_no_graph_.empty();
+    const Stage stage = trials_.stage();
+    const bool counts =
+        stage == Stage::meet ? ran_ || !trials_.divides() : !trials_.settled() && times_.empty() && carried_;
+    timing_ = !times_.empty() || (counts && stage == Stage::watch);
+    while (timing_ && node_times_.size() < 2 * plan_.plan().nodes.size()) node_times_.push_back(device_.make_event());
+    const bool as_graph = stage != Stage::meet && stage != Stage::watch && !timing_ && why_no_graph_.empty();
     if (as_graph && !graph_) {
       graph_ = device_.capture(stream_, [this] { queue_step(); });
       if (!graph_) why_no_graph_ = fmt::format("{} has no graphs", device_.name());
     }
+    const double queued = now();
     if (as_graph && graph_)
       graph_->launch(stream_);
     else
       queue_step();
     stream_.synchronize();
-    read_times();
-    ++runs_;
+    for (std::size_t i = 0; i < times_.size(); ++i) times_[i] = time_of(i);
+    ran_ = carried_ = true;
+    if (counts)
+      end_trial_step(now() - queued);
+    else
+      divide_processors();
   } catch (const std::exception& e) {
     if (on_error) on_error(e.what());
     throw;
@@ -125,6 +179,13 @@ void StreamExecutor::run_step(const std::function<void(const std::string&)>& on_
 std::string StreamExecutor::manner() const {
   if (why_no_graph_.empty()) return "a step is one CUDA graph";
   return fmt::format("a step is queued node by node, not as a CUDA graph: {}", why_no_graph_);
+}
+
+std::string StreamExecutor::choice() const {
+  if (last_update_ < 0 || !trials_.settled()) return {};
+  if (!trials_.divides()) return "updates took turns with the forward pass on all processors";
+  return fmt::format("updates took {} of {} processors beside the forward pass", trials_.processors(),
+                     device_.processors());
 }
 
 std::string StreamExecutor::status() const {

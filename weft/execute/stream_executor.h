@@ -2,7 +2,8 @@
 // the stream of its lane, in the order of the list, with events where a node waits for another lane. A step is recorded
 // as one graph at its second run and queued as a whole from then on. (A plan of several ranks waits on the host:
 // ParallelExecutor.) Where updates run beside a forward pass, each gets a part of the device's processors: otherwise
-// kernels of one would fill them all, and those of the other wait.
+// kernels of one would fill them all, and those of the other wait. How large each part should be is tried out in the
+// first steps.
 #pragma once
 
 #include <array>
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "weft/execute/division_trials.h"
 #include "weft/execute/executor.h"
 
 namespace weft {
@@ -25,6 +27,10 @@ class StreamExecutor : public Executor {
   double began() const override { return begin_; }
   std::string status() const override;
   std::string manner() const override;
+  void nothing_carried() override { carried_ = false; }
+  std::string choice() const override;
+  // How many processors updates get beside the forward pass (all: they are not divided), and whether it stays so.
+  const DivisionTrials& division() const { return trials_; }
   // Why steps do not run as a graph; "" if they do or will.
   const std::string& why_no_graph() const { return why_no_graph_; }
 
@@ -33,9 +39,13 @@ class StreamExecutor : public Executor {
     std::vector<std::size_t> events;  // of other lanes' nodes, to wait for
     std::ptrdiff_t event = -1;        // to record behind the node, since others wait for it
   };
-  void divide_processors(const std::vector<LaneMarks>& marks);
+  DivisionTrials divisions() const;
+  void begin_trial();
+  void divide_processors();
+  void watch_updates();
+  void end_trial_step(double seconds);
   void queue_step();
-  void read_times();
+  NodeTime time_of(std::size_t node) const;
   Stream& stream_of(Lane lane) const { return *streams_[static_cast<std::size_t>(lane)]; }
 
   const PreparedPlan& plan_;
@@ -44,14 +54,24 @@ class StreamExecutor : public Executor {
   std::array<Stream*, lane_count> streams_{};  // by lane; null where the plan does not use it
   std::vector<std::unique_ptr<Stream>> own_;   // of lanes other than compute
   std::vector<NodeWaits> waits_;               // by node
-  std::vector<int> processors_;                // by node: how many of the device's it may take
+  std::ptrdiff_t last_update_ = -1;            // the last carried node
+  std::size_t last_wait_ = 0;                  // the first node that waits for it
+  DivisionTrials trials_;
+  std::vector<bool> shares_;     // by node: updates and what runs beside them
+  std::vector<int> processors_;  // by node: how many of the device's it may take
   std::vector<std::unique_ptr<Event>> events_, lane_ends_, node_times_;
   std::unique_ptr<Event> start_;
   std::unique_ptr<Graph> graph_;
+  struct {
+    std::unique_ptr<Graph> graph;
+    std::vector<bool> shares;
+  } quickest_;            // of the divisions tried so far
+  bool ran_ = false;      // at least once
+  bool carried_ = false;  // the step before has left updates
+  bool timing_ = false;   // events before and behind each node
   std::string why_no_graph_;
   std::vector<NodeTime> times_;
   double begin_ = 0;
-  int runs_ = 0;
 };
 
 }  // namespace weft

@@ -146,6 +146,7 @@ void Session::forget_updates() {
   updates_left_ = false;
   if (!plan_options(options_).overlap_updates) return;
   train_->write_doubles(*stream_, module_.update_values, std::vector<double>(StepValues::count));
+  if (executor_) executor_->nothing_carried();
 }
 
 void Session::flush_updates() {

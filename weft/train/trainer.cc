@@ -159,6 +159,7 @@ int Loop::run() {
   }
   session_->flush_updates();
   say(fmt::format("trained {} iterations in {}", iterations, human_seconds(seconds_since(begin_))));
+  if (session_->executor() && !session_->executor()->choice().empty()) say(session_->executor()->choice());
   finish();
   return 0;
 }

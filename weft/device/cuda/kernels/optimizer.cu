@@ -1,4 +1,5 @@
 // sum_of_squares, clip_factor, adamw. Lists of tensors travel as parameters of the kernel: one launch for all of them.
+#include "weft/device/cuda/kernels/adamw_resident.cuh"
 #include "weft/device/cuda/kernels/launch.cuh"
 #include "weft/device/cuda/kernels/reduce.cuh"
 #include "weft/device/cuda/table.h"
@@ -9,26 +10,6 @@ namespace weft::cuda {
 namespace {
 
 constexpr int threads = 256;
-
-// Items of a list that a kernel handles, block after block; `first` is the item's first block.
-template <class Item, int capacity>
-struct List {
-  Item items[capacity];
-  int count = 0;
-};
-
-template <class Item, int capacity>
-__device__ const Item& item_of(const List<Item, capacity>& list, int block) {
-  int low = 0, high = list.count - 1;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (list.items[middle].first <= block)
-      low = middle;
-    else
-      high = middle - 1;
-  }
-  return list.items[low];
-}
 
 constexpr std::int64_t squares_a_block = 65536;
 
@@ -91,168 +72,52 @@ __global__ void clip_kernel(const double* sums, std::int64_t count, const void* 
 
 constexpr std::int64_t updates_a_block = 8192;
 
-struct SlabItem {
-  void *weight, *master;
-  float *m, *v;
-  const void* gradient;
-  std::int64_t count;
-  int first;
-  bool single_weight, single_gradient, decays, packs;
-};
-
-struct StepConstants {
-  float clip, beta1, rest1, beta2, rest2, inverse1, inverse2, eps, rate, decay;
-};
-
-// Rounded as written, whichever kernel it is compiled into: an update is the same on all processors and on a few.
-__device__ inline void update_one(const StepConstants& k, float g, float& first, float& second, float& value) {
-  const float d = __fmul_rn(k.clip, g);
-  first = __fmaf_rn(k.beta1, first, __fmul_rn(k.rest1, d));
-  second = __fmaf_rn(k.beta2, second, __fmul_rn(__fmul_rn(k.rest2, d), d));
-  const float root = __fadd_rn(__fsqrt_rn(__fmul_rn(second, k.inverse2)), k.eps);
-  const float direction = __fdiv_rn(__fmul_rn(first, k.inverse1), root);
-  value = __fmaf_rn(-k.rate, __fmaf_rn(k.decay, value, direction), value);
-}
-
-// Elements [begin, end) of a slab, at least V; a thread has `at_once` packs of V on the way. master: what is updated;
-// weight: where it is rounded to, or null.
-template <int threads, int at_once, int V, class M, class W, class G>
-__device__ void update(const StepConstants& k, M* master, W* weight, float* m, float* v, const G* gradient,
-                       std::int64_t begin, std::int64_t end) {
-  for (std::int64_t at = begin + threadIdx.x * V; at < end; at += threads * V * at_once) {
-    float g[at_once][V], first[at_once][V], second[at_once][V], value[at_once][V];
-#pragma unroll
-    for (int n = 0; n < at_once; ++n) {
-      const std::int64_t wanted = at + n * threads * V;
-      const std::int64_t i = wanted < end ? wanted : end - V;  // without a branch: what lies behind is not stored
-      load<V>(gradient + i, g[n]);
-      load<V>(m + i, first[n]);
-      load<V>(v + i, second[n]);
-      load<V>(master + i, value[n]);
-    }
-#pragma unroll
-    for (int n = 0; n < at_once; ++n) {
-      const std::int64_t i = at + n * threads * V;
-      if (i >= end) break;
-#pragma unroll
-      for (int j = 0; j < V; ++j) update_one(k, g[n][j], first[n][j], second[n][j], value[n][j]);
-      store<V>(m + i, first[n]);
-      store<V>(v + i, second[n]);
-      store<V>(master + i, value[n]);
-      if (weight != nullptr) store<V>(weight + i, value[n]);
-    }
-  }
-}
-
-template <int threads, int at_once, class W, class G>
-__device__ void update_item(const StepConstants& k, const SlabItem& s, std::int64_t begin, std::int64_t end) {
-  W* weight = static_cast<W*>(s.weight);
-  const G* gradient = static_cast<const G*>(s.gradient);
-  float* master = static_cast<float*>(s.master);
-  if (s.packs && end % 4 == 0) {
-    if (master != nullptr)
-      update<threads, at_once, 4>(k, master, weight, s.m, s.v, gradient, begin, end);
-    else
-      update<threads, at_once, 4>(k, weight, static_cast<W*>(nullptr), s.m, s.v, gradient, begin, end);
-  } else if (master != nullptr) {
-    update<threads, 1, 1>(k, master, weight, s.m, s.v, gradient, begin, end);
-  } else {
-    update<threads, 1, 1>(k, weight, static_cast<W*>(nullptr), s.m, s.v, gradient, begin, end);
-  }
-}
-
 // `parts` of updates_a_block elements, dealt out to the blocks in turn.
-template <int threads, int at_once, int capacity>
+template <int capacity>
 __global__ void __launch_bounds__(threads)
     adamw_kernel(const __grid_constant__ List<SlabItem, capacity> list, int parts, const double* values, double beta1,
                  double beta2, double eps) {
   if (values[StepValues::finite] == 0) return;
-  StepConstants k{static_cast<float>(values[StepValues::clip_factor]),
-                  static_cast<float>(beta1),
-                  static_cast<float>(1 - beta1),
-                  static_cast<float>(beta2),
-                  static_cast<float>(1 - beta2),
-                  static_cast<float>(1 / values[StepValues::correction1]),
-                  static_cast<float>(1 / values[StepValues::correction2]),
-                  static_cast<float>(eps),
-                  static_cast<float>(values[StepValues::learning_rate]),
-                  0.0f};
-  const float decay = static_cast<float>(values[StepValues::weight_decay]);
+  const StepConstants constants = StepConstants::of(values, beta1, beta2, eps);
   for (int part = static_cast<int>(blockIdx.x); part < parts; part += static_cast<int>(gridDim.x)) {
     const SlabItem& s = item_of(list, part);
-    k.decay = s.decays ? decay : 0.0f;
+    const StepConstants k = constants.with_decay(s.decays);
     const std::int64_t begin = (part - s.first) * updates_a_block;
     const std::int64_t end = begin + updates_a_block < s.count ? begin + updates_a_block : s.count;
-    if (s.single_weight)
-      s.single_gradient ? update_item<threads, at_once, float, float>(k, s, begin, end)
-                        : update_item<threads, at_once, float, bf16>(k, s, begin, end);
-    else
-      s.single_gradient ? update_item<threads, at_once, bf16, float>(k, s, begin, end)
-                        : update_item<threads, at_once, bf16, bf16>(k, s, begin, end);
+    const int thread = static_cast<int>(threadIdx.x);
+    s.packs&& end % 4 == 0 ? update_part<4>(k, s, begin, end, thread, threads)
+                           : update_part<1>(k, s, begin, end, thread, threads);
   }
 }
 
-// On a few processors beside other kernels: one block on each, which stays. It takes more than half of the registers, so
-// there are never two on one, and it must draw about 80 GB/s alone: with a latency of 1 us that is 43 KB of reads on the
-// way (16 of 30 bytes), and four packs a thread are 128 KB. Blocks come in pairs like those of the products beside it:
-// pairs are taken from one cluster of processors (GPC), which must not be left with odd ones.
-constexpr int resident_threads = 512, resident_packs = 4;
-template <int capacity>
-void launch_resident(CudaStream& stream, const List<SlabItem, capacity>& list, unsigned parts, const AdamW& op) {
-  int device = 0, pairs = 0;
-  check_cuda(cudaGetDevice(&device), "adamw");
-  check_cuda(cudaDeviceGetAttribute(&pairs, cudaDevAttrClusterLaunch, device), "adamw");
-  cudaLaunchAttribute pair = {};
-  pair.id = cudaLaunchAttributeClusterDimension;
-  pair.val.clusterDim.x = 2, pair.val.clusterDim.y = 1, pair.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(std::max(stream.processors() / 2 * 2, 2)));
-  config.blockDim = dim3(resident_threads);
-  config.stream = stream.handle();
-  config.attrs = &pair;
-  config.numAttrs = pairs != 0 ? 1 : 0;
-  check_cuda(cudaLaunchKernelEx(&config, adamw_kernel<resident_threads, resident_packs, capacity>, list,
-                                static_cast<int>(parts), op.step_values.as<double>(), op.beta1, op.beta2, op.eps),
-             "adamw");
-}
+// How updates run on a stream: in parts of how many elements, and how their kernel is started.
+struct UpdateLaunch {
+  std::int64_t part;
+  bool resident;
 
-// Hands a list over in as few launches as its length allows: flush(list, blocks).
-template <class Item, int capacity, class Flush>
-class ListBuilder {
- public:
-  explicit ListBuilder(const Flush& flush) : flush_(flush) {}
-  void add(Item item, std::int64_t blocks) {
-    if (blocks == 0) return;
-    if (list_.count == capacity || blocks_ + blocks > (std::int64_t{1} << 30)) finish();
-    item.first = static_cast<int>(blocks_);
-    list_.items[list_.count++] = item;
-    blocks_ += blocks;
+  static UpdateLaunch on(const CudaStream& stream) {
+    if (!stream.shares_processors()) return {updates_a_block, false};
+    int device = 0, major = 0;
+    check_cuda(cudaGetDevice(&device), "adamw");
+    check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "adamw");
+    if (major < 9) return {updates_a_block, false};
+    return {Resident::elements, true};
   }
-  void finish() {
-    if (list_.count > 0) flush_(list_, static_cast<unsigned>(blocks_));
-    list_.count = 0;
-    blocks_ = 0;
+  template <int capacity>
+  void operator()(CudaStream& stream, const List<SlabItem, capacity>& list, unsigned parts, const AdamW& op) const {
+    const double* values = op.step_values.as<double>();
+    if (resident) {
+      launch_resident(stream.handle(), stream.processors(), list, static_cast<int>(parts), op);
+    } else {
+      // Eight blocks are what a processor holds.
+      const unsigned blocks =
+          stream.shares_processors() ? std::min(parts, 8 * static_cast<unsigned>(stream.processors())) : parts;
+      adamw_kernel<<<blocks, threads, 0, stream.handle()>>>(list, static_cast<int>(parts), values, op.beta1, op.beta2,
+                                                            op.eps);
+    }
+    launched("adamw");
   }
-
- private:
-  const Flush& flush_;
-  List<Item, capacity> list_;
-  std::int64_t blocks_ = 0;
 };
-
-// Calls body with a builder that is as large as a list of `count` needs.
-template <class Item, int few, int many, class Flush, class Body>
-void with_list(std::size_t count, const Flush& flush, const Body& body) {
-  if (count <= few) {
-    ListBuilder<Item, few, Flush> builder(flush);
-    body(builder);
-    builder.finish();
-  } else {
-    ListBuilder<Item, many, Flush> builder(flush);
-    body(builder);
-    builder.finish();
-  }
-}
 
 void check(const AdamSlab& slab) {
   require(slab.m.dtype == DType::f32 && slab.v.dtype == DType::f32 &&
@@ -311,12 +176,8 @@ void adamw(Stream& stream, const AdamW& op) {
   require(op.step_values.dtype == DType::f64 && op.step_values.shape.elements() >= StepValues::count, "adamw",
           "step_values are not f64 [count]");
   CudaStream& s = cuda_stream(stream);
-  const auto flush = [&]<int capacity>(const List<SlabItem, capacity>& list, unsigned parts) {
-    if (s.shares_processors()) return launch_resident(s, list, parts, op);
-    adamw_kernel<threads, 1><<<parts, threads, 0, s.handle()>>>(
-        list, static_cast<int>(parts), op.step_values.as<double>(), op.beta1, op.beta2, op.eps);
-    launched("adamw");
-  };
+  const UpdateLaunch launch = UpdateLaunch::on(s);
+  const auto flush = [&](const auto& list, unsigned parts) { launch(s, list, parts, op); };
   with_list<SlabItem, 32, 512>(op.slabs.size(), flush, [&](auto& builder) {
     for (const AdamSlab& slab : op.slabs) {
       check(slab);
@@ -326,7 +187,7 @@ void adamw(Stream& stream, const AdamW& op) {
         aligned = aligned && reinterpret_cast<std::uintptr_t>(tensor->data) % 16 == 0;
       builder.add({slab.weight.data, slab.master.data, slab.m.as<float>(), slab.v.as<float>(), slab.gradient.data,
                    count, 0, slab.weight.dtype == DType::f32, slab.gradient.dtype == DType::f32, slab.decay, aligned},
-                  divide_up(count, updates_a_block));
+                  divide_up(count, launch.part));
     }
   });
 }

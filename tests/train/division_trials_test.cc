@@ -1,0 +1,98 @@
+// How the processors of a device are divided between updates and the forward pass: the quickest of a few divisions stays.
+#include "weft/execute/division_trials.h"
+
+#include <map>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "weft/device/cpu/device.h"
+#include "weft/execute/stream_executor.h"
+#include "weft/train/digest.h"
+#include "weft/train/session.h"
+
+namespace weft {
+namespace {
+
+using ::testing::ElementsAre;
+using Stage = DivisionTrials::Stage;
+
+TEST(DivisionTrials, tries_even_parts_up_to_a_third) {
+  EXPECT_THAT(divisions_to_try(132), ElementsAre(132, 8, 12, 16, 24, 32, 40, 48));
+  EXPECT_THAT(divisions_to_try(108), ElementsAre(108, 8, 12, 16, 24, 32, 40, 48));
+  EXPECT_THAT(divisions_to_try(1), ElementsAre(1));  // a CPU
+}
+
+TEST(DivisionTrials, keeps_the_quickest) {
+  const std::map<int, double> seconds{{132, 3.0}, {8, 5.0}, {24, 2.0}, {48, 2.5}};
+  DivisionTrials trials({132, 8, 24, 48}, 132);
+  std::vector<Stage> stages;
+  int steps = 0;
+  for (; !trials.settled(); ++steps) {
+    const int tried = trials.processors();
+    if (tried == 24) stages.push_back(trials.stage());
+    const bool timed = trials.stage() == Stage::time;
+    // What is not timed does not matter.
+    const bool quickest = trials.passed(timed ? seconds.at(tried) : 0.1);
+    EXPECT_EQ(quickest, timed && (tried == 132 || tried == 24)) << tried;
+  }
+  EXPECT_EQ(trials.processors(), 24);
+  EXPECT_EQ(steps, 15);  // all of them need not be watched
+  EXPECT_THAT(stages, ElementsAre(Stage::meet, Stage::watch, Stage::warm, Stage::time));
+  EXPECT_FALSE(trials.passed(0.1));
+  EXPECT_EQ(trials.processors(), 24);
+}
+
+TEST(DivisionTrials, takes_the_only_one_untimed) {
+  DivisionTrials none({132}, 132), forced({20}, 132);
+  none.passed(1);
+  EXPECT_TRUE(none.settled());
+  EXPECT_FALSE(none.divides());
+  forced.passed(1);
+  EXPECT_EQ(forced.stage(), Stage::watch);
+  forced.passed(1);
+  EXPECT_TRUE(forced.settled());
+  EXPECT_EQ(forced.processors(), 20);
+}
+
+// A CPU that says it queues its work and has processors to divide.
+class Divided : public CpuDevice {
+ public:
+  bool asynchronous() const override { return true; }
+  int processors() const override { return 132; }
+};
+
+TEST(DivisionTrials, change_no_bit_and_come_to_an_end) {
+  const auto train = [](Device& device, bool overlap) {
+    SessionOptions o;
+    o.config.pattern = "*-";
+    o.config.hidden = 16;
+    o.config.vocabulary = 23;
+    o.config.attention = {.heads = 2, .kv_heads = 1, .head_dim = 8};
+    o.config.mlp.ffn = 24;
+    o.batch = 1;
+    o.length = 8;
+    o.ranks.parallel = o.ranks.overlap_updates = overlap;
+    Session session(device, o);
+    session.initialise_parameters(1);
+    for (int step = 0; step < 40; ++step) {
+      MicroBatch batch{.batch = 1, .length = 8};
+      for (int i = 0; i < 8; ++i) {
+        batch.tokens.push_back((i * i + step) % 23);
+        batch.labels.push_back((i * 7 + step) % 23);
+      }
+      session.step(std::span(&batch, 1), 1e-2, 0.1);
+      if (step % 10 == 3) session.flush_updates();  // such a step is not timed
+    }
+    if (overlap) {
+      EXPECT_TRUE(dynamic_cast<StreamExecutor&>(*session.executor()).division().settled());
+    }
+    return weight_digest(session);
+  };
+  CpuDevice cpu;
+  Divided divided;
+  EXPECT_EQ(train(divided, true), train(cpu, false));
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,169 @@
+// AdamW on a few processors beside other kernels: one block on each, which stays, and whose copies never stop.
+//
+// A processor of an H200 moves 104 GB/s this way (32 bytes a clock out, which is its limit, and as many in), whether it
+// has a neighbour that does the same or not; 40 of them fill the memory's 4 TB/s. Bulk copies out of shared memory were
+// a third slower than stores from registers, hints to evict what passes through made no product beside it faster.
+#pragma once
+
+#include "weft/device/cuda/kernels/adamw.cuh"
+#include "weft/device/cuda/kernels/bulk_copy.cuh"
+#include "weft/device/cuda/kernels/item_list.cuh"
+#include "weft/device/cuda/refuse.h"
+
+namespace weft::cuda {
+
+// Every warp has a ring of stages in shared memory; a stage holds values, m, v and gradients of `elements` of a slab.
+// 192 KB: there are never two such blocks on one processor, nor a product beside one.
+struct Resident {
+  static constexpr int warps = 8, threads = 32 * warps, elements = 512, stages = 3;
+  static constexpr int packs = elements / 128;  // of four elements, a thread
+  static constexpr int stage_bytes = elements * 16;
+  static constexpr int barrier_bytes = (warps * stages * 8 + 127) / 128 * 128;
+  static constexpr int shared_bytes = barrier_bytes + warps * stages * stage_bytes;
+};
+
+// A part of a slab on its way.
+struct ResidentPart {
+  const SlabItem& slab;
+  std::int64_t begin;
+  int count, bulk;  // elements, and how many of them come by bulk copies
+
+  __device__ ResidentPart(const SlabItem& s, int part)
+      : slab(s), begin((part - s.first) * static_cast<std::int64_t>(Resident::elements)) {
+    const std::int64_t left = s.count - begin;
+    count = left < Resident::elements ? static_cast<int>(left) : Resident::elements;
+    const bool streams = s.packs && s.single_weight == (s.master == nullptr);
+    bulk = streams ? count / 8 * 8 : 0;
+  }
+  __device__ float* values() const { return static_cast<float*>(slab.master != nullptr ? slab.master : slab.weight); }
+  __device__ bf16* rounded() const { return slab.master != nullptr ? static_cast<bf16*>(slab.weight) : nullptr; }
+};
+
+// Parts are met in rising order, so an item is found by going on.
+template <int capacity>
+struct ListCursor {
+  const List<SlabItem, capacity>& list;
+  int item = 0;
+  __device__ const SlabItem& at(int part) {
+    while (item + 1 < list.count && list.items[item + 1].first <= part) ++item;
+    return list.items[item];
+  }
+};
+
+__device__ inline void start_loading(std::byte* stage, CopyBarrier& barrier, const ResidentPart& part) {
+  constexpr int column = 4 * Resident::elements;
+  const unsigned n = static_cast<unsigned>(part.bulk), gradient = part.slab.single_gradient ? 4 : 2;
+  barrier.expect(n * (12 + gradient));
+  if (n == 0) return;
+  copy_to_shared(stage, part.values() + part.begin, 4 * n, barrier);
+  copy_to_shared(stage + column, part.slab.m + part.begin, 4 * n, barrier);
+  copy_to_shared(stage + 2 * column, part.slab.v + part.begin, 4 * n, barrier);
+  copy_to_shared(stage + 3 * column, static_cast<const std::byte*>(part.slab.gradient) + part.begin * gradient,
+                 gradient * n, barrier);
+}
+
+// What has come into a stage, updated. read(): called when the warp has taken all it needs from it.
+template <bool whole, class G, class Read>
+__device__ void update_stage(const StepConstants& k, const std::byte* stage, const ResidentPart& part, int lane,
+                             const Read& read) {
+  constexpr int packs = Resident::packs, elements = Resident::elements;
+  const float* value = reinterpret_cast<const float*>(stage);
+  const float *m = value + elements, *v = m + elements;
+  const G* gradient = reinterpret_cast<const G*>(v + elements);
+  float g[packs][4], first[packs][4], second[packs][4], x[packs][4];
+#pragma unroll
+  for (int p = 0; p < packs; ++p) {
+    const int i = (p * 32 + lane) * 4;
+    if (!whole && i >= part.bulk) break;
+    load<4>(gradient + i, g[p]);
+    load<4>(m + i, first[p]);
+    load<4>(v + i, second[p]);
+    load<4>(value + i, x[p]);
+  }
+  read();
+  float *to_value = part.values() + part.begin, *to_m = part.slab.m + part.begin, *to_v = part.slab.v + part.begin;
+  bf16* to_rounded = part.rounded();
+#pragma unroll
+  for (int p = 0; p < packs; ++p) {
+    const int i = (p * 32 + lane) * 4;
+    if (!whole && i >= part.bulk) break;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) update_one(k, g[p][j], first[p][j], second[p][j], x[p][j]);
+    store<4>(to_m + i, first[p]);
+    store<4>(to_v + i, second[p]);
+    store<4>(to_value + i, x[p]);
+    if (to_rounded != nullptr) store<4>(to_rounded + part.begin + i, x[p]);
+  }
+}
+
+// `parts` of Resident::elements, dealt out to the warps in turn. What does not come in packs of 16 bytes is read and
+// written directly.
+template <int capacity>
+__global__ void __launch_bounds__(Resident::threads, 1)
+    resident_adamw(const __grid_constant__ List<SlabItem, capacity> list, int parts, const double* values, double beta1,
+                   double beta2, double eps) {
+#if __CUDA_ARCH__ >= 900
+  if (values[StepValues::finite] == 0) return;
+  extern __shared__ __align__(128) std::byte memory[];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  CopyBarrier* barriers = reinterpret_cast<CopyBarrier*>(memory) + warp * Resident::stages;
+  std::byte* ring = memory + Resident::barrier_bytes + warp * Resident::stages * Resident::stage_bytes;
+  const int from = static_cast<int>(blockIdx.x) * Resident::warps + warp,
+            step = static_cast<int>(gridDim.x) * Resident::warps;
+  ListCursor<capacity> loading{list}, working{list};
+  const auto load_into = [&](int stage, int part) {
+    if (part < parts) start_loading(ring + stage * Resident::stage_bytes, barriers[stage], {loading.at(part), part});
+  };
+  if (lane == 0) {
+    for (int s = 0; s < Resident::stages; ++s) barriers[s].init();
+    fence_barriers();
+    for (int s = 0; s < Resident::stages; ++s) load_into(s, from + s * step);
+  }
+  __syncwarp();
+  const StepConstants constants = StepConstants::of(values, beta1, beta2, eps);
+  int stage = 0;
+  unsigned phase = 0;
+  for (int part = from; part < parts; part += step) {
+    const ResidentPart now(working.at(part), part);
+    const StepConstants k = constants.with_decay(now.slab.decays);
+    const std::byte* here = ring + stage * Resident::stage_bytes;
+    const auto fill_again = [&] {
+      __syncwarp();
+      if (lane == 0) load_into(stage, part + Resident::stages * step);
+    };
+    barriers[stage].wait(phase);
+    if (now.bulk == Resident::elements)
+      now.slab.single_gradient ? update_stage<true, float>(k, here, now, lane, fill_again)
+                               : update_stage<true, bf16>(k, here, now, lane, fill_again);
+    else
+      now.slab.single_gradient ? update_stage<false, float>(k, here, now, lane, fill_again)
+                               : update_stage<false, bf16>(k, here, now, lane, fill_again);
+    if (now.bulk < now.count) update_part<1>(k, now.slab, now.begin + now.bulk, now.begin + now.count, lane, 32);
+    if (++stage == Resident::stages) stage = 0, phase ^= 1;
+  }
+#endif
+}
+
+// Blocks come in pairs like those of the products beside them: pairs are taken from one cluster of processors (GPC),
+// which must not be left with odd ones.
+template <int capacity>
+void launch_resident(cudaStream_t stream, int processors, const List<SlabItem, capacity>& list, int parts,
+                     const AdamW& op) {
+  const auto kernel = resident_adamw<capacity>;
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Resident::shared_bytes),
+             "adamw");
+  cudaLaunchAttribute pair = {};
+  pair.id = cudaLaunchAttributeClusterDimension;
+  pair.val.clusterDim.x = 2, pair.val.clusterDim.y = 1, pair.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(processors < 2 ? 2 : processors / 2 * 2));
+  config.blockDim = dim3(Resident::threads);
+  config.dynamicSmemBytes = Resident::shared_bytes;
+  config.stream = stream;
+  config.attrs = &pair;
+  config.numAttrs = 1;
+  check_cuda(cudaLaunchKernelEx(&config, kernel, list, parts, op.step_values.as<double>(), op.beta1, op.beta2, op.eps),
+             "adamw");
+}
+
+}  // namespace weft::cuda

@@ -1,0 +1,49 @@
+#include "weft/execute/division_trials.h"
+
+#include <utility>
+
+#include "weft/base/error.h"
+
+namespace weft {
+
+DivisionTrials::DivisionTrials(std::vector<int> candidates, int all) : candidates_(std::move(candidates)), all_(all) {
+  WEFT_CHECK(!candidates_.empty(), "no division to try");
+}
+
+bool DivisionTrials::passed(double seconds) {
+  const bool one = candidates_.size() == 1;
+  switch (stage_) {
+    case Stage::meet:
+      stage_ = divides() ? Stage::watch : one ? Stage::settled : Stage::warm;
+      return false;
+    case Stage::watch:
+      stage_ = one ? Stage::settled : Stage::warm;
+      return false;
+    case Stage::warm:
+      stage_ = Stage::time;
+      return false;
+    case Stage::time: {
+      const bool quickest = current_ == 0 || seconds < least_;
+      if (quickest) best_ = current_, least_ = seconds;
+      if (current_ + 1 < candidates_.size())
+        ++current_, stage_ = Stage::meet;
+      else
+        current_ = best_, stage_ = Stage::settled;
+      return quickest;
+    }
+    case Stage::settled:
+      break;
+  }
+  return false;
+}
+
+std::vector<int> divisions_to_try(int all) {
+  std::vector<int> candidates{all};
+  const int unit = (all / 33 + 1) / 2 * 2;  // 4 of 132
+  if (unit > 0)
+    for (int units : {2, 3, 4, 6, 8, 10, 12})
+      if (units * unit < all / 2) candidates.push_back(units * unit);
+  return candidates;
+}
+
+}  // namespace weft

@@ -20,10 +20,18 @@ int processors_for_updates(const Device& device) {
   return wanted > 0 && wanted < all ? wanted : all;
 }
 
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
 }  // namespace
 
-StreamExecutor::StreamExecutor(const PreparedPlan& plan, Device& device, Stream& stream, bool graph)
-    : plan_(plan), device_(device), stream_(stream), start_(device.make_event()) {
+StreamExecutor::StreamExecutor(const PreparedPlan& plan, Device& device, Stream& stream, bool graph,
+                               const StreamMemory& memory)
+    : plan_(plan),
+      device_(device),
+      stream_(stream),
+      start_(device.make_event()),
+      first_(device.make_event()),
+      last_(device.make_event()) {
   WEFT_CHECK(plan.plan().collectives.empty(), "a plan that communicates waits on the host: a thread a lane for it");
   const std::vector<Node>& nodes = plan.plan().nodes;
   streams_[static_cast<std::size_t>(Lane::compute)] = &stream;
@@ -33,6 +41,7 @@ StreamExecutor::StreamExecutor(const PreparedPlan& plan, Device& device, Stream&
       own_.push_back(device.make_urgent_stream());
       lane_ends_.push_back(device.make_event());
       of_lane = own_.back().get();
+      of_lane->reserve(memory.lanes[static_cast<std::size_t>(node.lane)]);
     }
   }
   if (!graph) why_no_graph_ = "--cuda-graph none";
@@ -101,7 +110,7 @@ void StreamExecutor::read_times() {
 }
 
 void StreamExecutor::run_step(const std::function<void(const std::string&)>& on_error) {
-  begin_ = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  begin_ = now();
   try {
     // The first run meets every shape: it chooses algorithms and sizes scratch memory.
     const bool as_graph = runs_ > 0 && times_.empty() && why_no_graph_.empty();
@@ -109,11 +118,15 @@ void StreamExecutor::run_step(const std::function<void(const std::string&)>& on_
       graph_ = device_.capture(stream_, [this] { queue_step(); });
       if (!graph_) why_no_graph_ = fmt::format("{} has no graphs", device_.name());
     }
+    first_->record(stream_);
     if (as_graph && graph_)
       graph_->launch(stream_);
     else
       queue_step();
+    last_->record(stream_);
+    queued_ = now();
     stream_.synchronize();
+    done_ = now();
     read_times();
     ++runs_;
   } catch (const std::exception& e) {
@@ -125,6 +138,16 @@ void StreamExecutor::run_step(const std::function<void(const std::string&)>& on_
 std::string StreamExecutor::manner() const {
   if (why_no_graph_.empty()) return "a step is one CUDA graph";
   return fmt::format("a step is queued node by node, not as a CUDA graph: {}", why_no_graph_);
+}
+
+StreamExecutor::StepTimes StreamExecutor::step_times() const {
+  return {queued_ - begin_, done_ - queued_, last_->seconds_since(*first_)};
+}
+
+std::size_t StreamExecutor::held_bytes() const {
+  std::size_t sum = 0;
+  for (const auto& own : own_) sum += own->held_bytes();
+  return sum;
 }
 
 std::string StreamExecutor::status() const {

@@ -1,6 +1,6 @@
 // A whole training step on a GPU: the models of shared/peers/gpu_train_step.py, in bf16 with float gradients (or bf16
 // ones, as the peer has), at two sequences of 4096 tokens. One JSON line a model: tokens/s, model TFLOP/s by the peer's
-// formula, memory, and where the time of a step goes by kind of node.
+// formula, memory, what the host and the gaps between kernels take of a step, and where its time goes by kind of node.
 //
 //   bench_gpu_step [MODEL...] [--steps N] [--no-moe-router-force-load-balancing] [--overlap-optimizer]
 //                  [--grad-reduce-in-bf16]
@@ -8,6 +8,12 @@
 //
 // Weights are random (not zeros: they cost power). Routing is forced even, as with the peer's --balanced; or it is what
 // the untrained router makes of random tokens.
+//
+// replay_host_us: from calling Session::step (tokens on the host) to the return of the graph's launch; host_us: all of the
+// host's time in a step that is not waiting for the GPU. Medians. between_steps: the share of the wall clock in which no
+// step is on the GPU, by events around each. gpu_busy: the time in which at least one kernel or copy ran, by CUPTI, in two
+// steps queued by an executor of their own, over the wall clock of two steps without CUPTI; gaps between kernels count as
+// idle. memory: what was counted before the run, and what cudaMemGetInfo says after it is gone.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -17,6 +23,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "bench/gpu_busy.h"
 #include "weft/base/error.h"
 #include "weft/base/json.h"
 #include "weft/base/random.h"
@@ -132,6 +139,13 @@ std::vector<MicroBatch> random_batches() {
   return batches;
 }
 
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
+  return values[values.size() / 2];
+}
+
+double rounded(double value, double unit) { return std::round(value / unit) * unit; }
+
 struct BenchOptions {
   int steps = 10;
   bool even_routing = true, late_updates = false, bf16_gradients = false;
@@ -158,12 +172,31 @@ void run(const std::string& name, const BenchOptions& options) {
   const auto step = [&](int i) {
     loss = session.step(std::span(&batches[static_cast<std::size_t>(i % 4)], 1), 1e-5, 0.1).loss;
   };
-  const auto& executor = dynamic_cast<StreamExecutor&>(*session.executor());
+  auto& executor = dynamic_cast<StreamExecutor&>(*session.executor());
   for (int i = 0; i < 3 || !executor.division().settled(); ++i) step(i);
+  std::vector<double> replay, host;
+  double on_device = 0;
   const double start = now();
-  for (int i = 0; i < steps; ++i) step(i);
+  for (int i = 0; i < steps; ++i) {
+    const double called = now();
+    step(i);
+    const StreamExecutor::StepTimes times = executor.step_times();
+    host.push_back(now() - called - times.waited);
+    replay.push_back(executor.began() - called + times.queued);
+    on_device += times.on_device;
+  }
   const double seconds = (now() - start) / steps;
   const std::size_t after = device->free_bytes();
+  const MemoryNeed& need = session.memory_need();
+  const auto gib = [](auto bytes) { return rounded(static_cast<double>(bytes) / (1 << 30), 1e-3); };
+  const double measured = static_cast<double>(before - after);
+  const Json memory = {{"estimate_gib", gib(need.total())},
+                       {"measured_gib", gib(measured)},
+                       {"estimate_over_measured", rounded(static_cast<double>(need.total()) / measured, 1e-4)},
+                       {"plan_gib", gib(need.plan.total())},
+                       {"streams_gib", gib(need.streams.total())},
+                       {"streams_hold_gib", gib(session.stream().held_bytes() + executor.held_bytes())},
+                       {"libraries_gib", gib(need.library_bytes)}};
 
   session.executor()->keep_times(true);
   step(0);
@@ -181,22 +214,37 @@ void run(const std::string& name, const BenchOptions& options) {
     milliseconds[fmt::format("{} {} {}", layer, piece.piece, name_of(node.phase))] += (t.end - t.start) * 1e3;
     busy += t.end - t.start;
   }
+  executor.keep_times(false);
+  GpuBusy gpu;
+  {
+    StreamExecutor own(session.plan(), *device, session.stream(), true);
+    const auto two_steps = [&] {
+      for (int i = 0; i < 2; ++i) own.run_step();
+    };
+    gpu = measure_busy(two_steps, two_steps);
+  }
   Json table = Json::object();
   for (const auto& [kind, time] : milliseconds) table[kind] = std::round(time * 100) / 100;
   const double tokens = static_cast<double>(batch * length) / seconds;
-  const Json result = {{"model", name},
-                       {"routing", options.even_routing ? "even" : "as initialised"},
-                       {"overlap_optimizer", options.late_updates},
-                       {"update_processors", executor.division().processors()},
-                       {"gradients", options.bf16_gradients ? "bf16" : "f32"},
-                       {"tokens_s", std::round(tokens)},
-                       {"step_ms", seconds * 1e3},
-                       {"model_tflops", tokens * flop_per_token(o.config) * 1e-12},
-                       {"loss", loss},
-                       {"memory_gib", static_cast<double>(before - after) / (1 << 30)},
-                       {"graph", executor.why_no_graph().empty() ? "full" : executor.why_no_graph()},
-                       {"nodes_ms", busy * 1e3},
-                       {"ms_by_kind", table}};
+  const Json result = {
+      {"model", name},
+      {"routing", options.even_routing ? "even" : "as initialised"},
+      {"overlap_optimizer", options.late_updates},
+      {"update_processors", executor.division().processors()},
+      {"gradients", options.bf16_gradients ? "bf16" : "f32"},
+      {"tokens_s", std::round(tokens)},
+      {"step_ms", seconds * 1e3},
+      {"model_tflops", tokens * flop_per_token(o.config) * 1e-12},
+      {"loss", loss},
+      {"memory", memory},
+      {"replay_host_us", rounded(median(replay) * 1e6, 0.1)},
+      {"host_us", rounded(median(host) * 1e6, 0.1)},
+      {"between_steps", rounded(1 - on_device / (seconds * steps), 1e-5)},
+      {"gpu_busy", gpu.why_not.empty() ? Json(rounded(gpu.busy / 2 / seconds, 1e-4)) : Json(gpu.why_not)},
+      {"kernels", gpu.count / 2},
+      {"graph", executor.why_no_graph().empty() ? "full" : executor.why_no_graph()},
+      {"nodes_ms", busy * 1e3},
+      {"ms_by_kind", table}};
   fmt::print("{}\n", result.dump());
   std::fflush(stdout);
 }

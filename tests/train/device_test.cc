@@ -6,6 +6,7 @@
 
 #include "weft/base/error.h"
 #include "weft/base/text.h"
+#include "weft/device/missing_operations.h"
 #include "weft/execute/stream_executor.h"
 #include "weft/train/digest.h"
 #include "weft/train/session.h"
@@ -91,6 +92,31 @@ TEST(Device, APlanThatDoesNotFitIsRefusedBeforeItIsAllocated) {
   EXPECT_THAT(message, HasSubstr("\n  --seq-length 6: "));
   EXPECT_THAT(message, HasSubstr(", which fits"));
   EXPECT_THAT(refusal(tiny, o), Not(HasSubstr("which fits")));
+}
+
+// Operations need room to work in, and libraries take some.
+class Roomy : public Small {
+ public:
+  using Small::Small;
+  WorkingMemory working_memory(const std::function<void(const Operations&, Stream&)>& queue) override {
+    UsedOperations used;
+    queue(UsedOperations::table(), used);
+    const std::vector<std::string> names = used.names();
+    const bool multiplies = std::find(names.begin(), names.end(), "matmul") != names.end();
+    return {std::size_t{1} << 20, multiplies ? std::size_t{2} << 20 : 0};
+  }
+  std::size_t library_bytes() const override { return std::size_t{4} << 20; }
+};
+
+TEST(Device, WhatOperationsAndLibrariesTakeIsCounted) {
+  SessionOptions o = small_model();
+  CpuDevice cpu;
+  const auto plan = static_cast<std::size_t>(Session(cpu, o).plan().memory().total());
+  Roomy enough(plan + (7 << 20)), little(plan + (7 << 20) - 1);
+  EXPECT_EQ(refusal(enough, o), "");
+  EXPECT_THAT(refusal(little, o), HasSubstr(", what operations and libraries work in 7.00 MiB."));
+  o.validates = true;
+  EXPECT_THAT(refusal(enough, o), HasSubstr(", validation "));
 }
 
 // A CPU that says it queues its work: one thread feeds all lanes, in the order of the plan.

@@ -1,6 +1,7 @@
 // A device: memory, streams, events, and its table of operations. Implementations: cpu/, cuda/, null/.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -14,6 +15,17 @@ namespace weft {
 
 struct Operations;  // weft/device/operations.h
 
+// What the operations of a stream work in beside their tensors, in bytes.
+struct WorkingMemory {
+  std::size_t scratch = 0;   // the most that one operation needs
+  std::size_t products = 0;  // of a library's products
+  std::size_t total() const { return scratch + products; }
+  void grow_to(const WorkingMemory& other) {
+    scratch = std::max(scratch, other.scratch);
+    products = std::max(products, other.products);
+  }
+};
+
 // An ordered queue of operations. On a CPU operations run at once on the calling thread and its team.
 class Stream {
  public:
@@ -24,6 +36,9 @@ class Stream {
   virtual void use_processors(int) {}
   // What the device's own libraries know it as: a cudaStream_t. Null on a CPU.
   virtual void* native() const { return nullptr; }
+  // Makes room for operations that need so much. Where it is not enough, it grows when they are queued for the first time.
+  virtual void reserve(const WorkingMemory&) {}
+  virtual std::size_t held_bytes() const { return 0; }  // of device memory: the room there is now
 };
 
 // A point in a stream that other streams can wait for.
@@ -69,6 +84,15 @@ class Device {
   virtual std::unique_ptr<Event> make_event() = 0;
   virtual std::unique_ptr<Memory> allocate(std::size_t bytes) = 0;  // RunError with sizes when there is too little
   virtual std::size_t free_bytes() const = 0;
+  // Memory of the host that copies between it and the device reach directly. Plain memory where the two are one.
+  virtual std::unique_ptr<Memory> allocate_host(std::size_t bytes) { return allocate(bytes); }
+  // What a stream needs for the operations that `queue` puts on one. Nothing runs, and the tensors need no memory.
+  virtual WorkingMemory working_memory(const std::function<void(const Operations&, Stream&)>& queue) {
+    (void)queue;
+    return {};
+  }
+  // What the device's libraries take beside everything that is asked for here: code of kernels, graphs. About.
+  virtual std::size_t library_bytes() const { return 0; }
   // Whether an operation only queues its work and returns: then one host thread feeds all streams, and events order
   // them. Otherwise an operation is done when its call returns.
   virtual bool asynchronous() const { return false; }

@@ -65,6 +65,14 @@ PreparedPlan::PreparedPlan(const Module& module, Plan plan, MemoryPlan memory, D
   WEFT_CHECK(groups || plan_.collectives.empty(), "a plan that communicates needs groups");
   require_operations(module, plan_, device);
   arena_ = device.allocate(static_cast<std::size_t>(memory_.arena));
+  std::int64_t host_bytes = 0;
+  for (const Buffer& buffer : plan_.buffers) {
+    const ValueInfo& value = plan_.values[buffer.value.index()];
+    const bool travels = value.storage == Storage::input || value.storage == Storage::step;
+    host_offsets_.push_back(travels ? host_bytes : -1);
+    if (travels) host_bytes += (value.bytes + 63) / 64 * 64;
+  }
+  host_ = device.allocate_host(static_cast<std::size_t>(host_bytes));
   const std::size_t values = plan_.values.size();
   lookup_.resize((static_cast<std::size_t>(plan_.micro_batches) + 1) * values);
   std::vector<Tensor>& tensors = tensors_;
@@ -165,28 +173,35 @@ void PreparedPlan::communicate(const Node& node, Stream& stream, bool wrong_coun
   }
 }
 
-Tensor PreparedPlan::tensor(ValueId value, int micro_batch) const {
+BufferId PreparedPlan::buffer(ValueId value, int micro_batch) const {
   const BufferId id = lookup_[static_cast<std::size_t>(micro_batch + 1) * plan_.values.size() + value.index()];
   WEFT_CHECK(id.valid(), "the plan does not use {}@{}", plan_.values[value.index()].name, micro_batch);
+  return id;
+}
+
+Tensor PreparedPlan::tensor(ValueId value, int micro_batch) const {
+  const BufferId id = buffer(value, micro_batch);
   const ValueInfo& info = plan_.values[value.index()];
   return Tensor(arena_->data() + memory_.offset[id.index()], info.dtype, info.shape);
 }
 
+void PreparedPlan::write(Stream& stream, ValueId value, int micro_batch, DType dtype, const void* values,
+                         std::int64_t count) const {
+  const Tensor to = tensor(value, micro_batch);
+  WEFT_CHECK(to.dtype == dtype && to.shape.elements() == count, "{} values for {}", count, to_text(to.shape));
+  const std::int64_t offset = host_offsets_[buffer(value, micro_batch).index()];
+  WEFT_CHECK(offset >= 0, "{} is not written from outside", plan_.values[value.index()].name);
+  std::memcpy(host_->data() + offset, values, to.bytes());
+  device_.copy_in(stream, to.data, host_->data() + offset, to.bytes());
+}
+
 void PreparedPlan::write_ints(Stream& stream, ValueId value, int micro_batch,
                               std::span<const std::int32_t> values) const {
-  const Tensor to = tensor(value, micro_batch);
-  WEFT_CHECK(to.dtype == DType::i32 && to.shape.elements() == std::ssize(values), "{} values for {}", values.size(),
-             to_text(to.shape));
-  device_.copy_in(stream, to.data, values.data(), to.bytes());
-  stream.synchronize();
+  write(stream, value, micro_batch, DType::i32, values.data(), std::ssize(values));
 }
 
 void PreparedPlan::write_doubles(Stream& stream, ValueId value, std::span<const double> values, int micro_batch) const {
-  const Tensor to = tensor(value, micro_batch);
-  WEFT_CHECK(to.dtype == DType::f64 && to.shape.elements() == std::ssize(values), "{} values for {}", values.size(),
-             to_text(to.shape));
-  device_.copy_in(stream, to.data, values.data(), to.bytes());
-  stream.synchronize();
+  write(stream, value, micro_batch, DType::f64, values.data(), std::ssize(values));
 }
 
 std::vector<double> PreparedPlan::read(Stream& stream, ValueId value, int micro_batch) const {
@@ -195,6 +210,23 @@ std::vector<double> PreparedPlan::read(Stream& stream, ValueId value, int micro_
   device_.copy_out(stream, bytes.data(), from.data, bytes.size());
   stream.synchronize();
   return unpack(bytes, from.dtype);
+}
+
+std::vector<std::vector<double>> PreparedPlan::read_all(Stream& stream, std::span<const ValueId> values) const {
+  for (ValueId value : values) {
+    const Tensor from = tensor(value);
+    const std::int64_t offset = host_offsets_[buffer(value, -1).index()];
+    WEFT_CHECK(offset >= 0, "{} is no value of the step", plan_.values[value.index()].name);
+    device_.copy_out(stream, host_->data() + offset, from.data, from.bytes());
+  }
+  stream.synchronize();
+  std::vector<std::vector<double>> all;
+  for (ValueId value : values) {
+    const Tensor from = tensor(value);
+    const std::byte* here = host_->data() + host_offsets_[buffer(value, -1).index()];
+    all.push_back(unpack(std::span(here, from.bytes()), from.dtype));
+  }
+  return all;
 }
 
 void run_serially(const PreparedPlan& plan, Stream& stream) {

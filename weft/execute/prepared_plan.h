@@ -43,11 +43,13 @@ class PreparedPlan {
   }
   void touch_memory() const { arena_->touch(); }
 
-  // Host access between steps. micro_batch -1 for values of the step.
+  // Host access between steps. micro_batch -1 for values of the step. Writes are queued; what they are given is copied at
+  // once. A value may be written again when the stream has been waited for.
   Tensor tensor(ValueId value, int micro_batch = -1) const;
   void write_ints(Stream& stream, ValueId value, int micro_batch, std::span<const std::int32_t> values) const;
   void write_doubles(Stream& stream, ValueId value, std::span<const double> values, int micro_batch = -1) const;  // f64
   std::vector<double> read(Stream& stream, ValueId value, int micro_batch = -1) const;
+  std::vector<std::vector<double>> read_all(Stream& stream, std::span<const ValueId> values) const;  // of the step
   // Bytes of the arena in use at most so far: the end of the furthest buffer that a node has touched.
   std::int64_t arena_high_water() const { return high_water_.load(); }
 
@@ -56,12 +58,16 @@ class PreparedPlan {
   const PieceCode& code_of(const Node& node) const;
   void communicate(const Node& node, Stream& stream, bool wrong_counts) const;
   Tensor tensor_of(BufferId buffer) const { return tensors_[buffer.index()]; }
+  BufferId buffer(ValueId value, int micro_batch) const;
+  void write(Stream& stream, ValueId value, int micro_batch, DType dtype, const void* values, std::int64_t count) const;
 
   const Module& module_;
   Plan plan_;
   MemoryPlan memory_;
   Device& device_;
   std::unique_ptr<Memory> arena_;
+  std::unique_ptr<Memory> host_;            // inputs and step values on their way between host and device
+  std::vector<std::int64_t> host_offsets_;  // by buffer; -1: it is none of them
   const RankGroups* groups_;
   std::vector<Tensor> tensors_;   // by buffer
   std::vector<Tensor> bound_;     // by use

@@ -14,8 +14,15 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 
 }  // namespace
 
-StreamExecutor::StreamExecutor(const PreparedPlan& plan, Device& device, Stream& stream, bool graph)
-    : plan_(plan), device_(device), stream_(stream), trials_(divisions()), start_(device.make_event()) {
+StreamExecutor::StreamExecutor(const PreparedPlan& plan, Device& device, Stream& stream, bool graph,
+                               const StreamMemory& memory)
+    : plan_(plan),
+      device_(device),
+      stream_(stream),
+      trials_(divisions()),
+      start_(device.make_event()),
+      first_(device.make_event()),
+      last_(device.make_event()) {
   WEFT_CHECK(plan.plan().collectives.empty(), "a plan that communicates waits on the host: a thread a lane for it");
   const std::vector<Node>& nodes = plan.plan().nodes;
   streams_[static_cast<std::size_t>(Lane::compute)] = &stream;
@@ -25,6 +32,7 @@ StreamExecutor::StreamExecutor(const PreparedPlan& plan, Device& device, Stream&
       own_.push_back(device.make_urgent_stream());
       lane_ends_.push_back(device.make_event());
       of_lane = own_.back().get();
+      of_lane->reserve(memory.lanes[static_cast<std::size_t>(node.lane)]);
     }
   }
   if (!graph) why_no_graph_ = "--cuda-graph none";
@@ -158,16 +166,19 @@ void StreamExecutor::run_step(const std::function<void(const std::string&)>& on_
       graph_ = device_.capture(stream_, [this] { queue_step(); });
       if (!graph_) why_no_graph_ = fmt::format("{} has no graphs", device_.name());
     }
-    const double queued = now();
+    first_->record(stream_);
     if (as_graph && graph_)
       graph_->launch(stream_);
     else
       queue_step();
+    last_->record(stream_);
+    queued_ = now();
     stream_.synchronize();
+    done_ = now();
     for (std::size_t i = 0; i < times_.size(); ++i) times_[i] = time_of(i);
     ran_ = carried_ = true;
     if (counts)
-      end_trial_step(now() - queued);
+      end_trial_step(step_times().on_device);
     else
       divide_processors();
   } catch (const std::exception& e) {
@@ -186,6 +197,16 @@ std::string StreamExecutor::choice() const {
   if (!trials_.divides()) return "updates took turns with the forward pass on all processors";
   return fmt::format("updates took {} of {} processors beside the forward pass", trials_.processors(),
                      device_.processors());
+}
+
+StreamExecutor::StepTimes StreamExecutor::step_times() const {
+  return {queued_ - begin_, done_ - queued_, last_->seconds_since(*first_)};
+}
+
+std::size_t StreamExecutor::held_bytes() const {
+  std::size_t sum = 0;
+  for (const auto& own : own_) sum += own->held_bytes();
+  return sum;
 }
 
 std::string StreamExecutor::status() const {

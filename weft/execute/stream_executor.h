@@ -13,13 +13,14 @@
 
 #include "weft/execute/division_trials.h"
 #include "weft/execute/executor.h"
+#include "weft/execute/stream_memory.h"
 
 namespace weft {
 
 class StreamExecutor : public Executor {
  public:
-  // The compute lane is `stream`; every other lane that the plan uses has a stream of its own.
-  StreamExecutor(const PreparedPlan& plan, Device& device, Stream& stream, bool graph);
+  // The compute lane is `stream`; every other lane that the plan uses has a stream of its own, with room as `memory` says.
+  StreamExecutor(const PreparedPlan& plan, Device& device, Stream& stream, bool graph, const StreamMemory& memory = {});
 
   void run_step(const std::function<void(const std::string&)>& on_error = {}) override;
   void keep_times(bool keep) override;  // such a step is not run as a graph: a graph does not tell the times of nodes
@@ -31,6 +32,13 @@ class StreamExecutor : public Executor {
   std::string choice() const override;
   // How many processors updates get beside the forward pass (all: they are not divided), and whether it stays so.
   const DivisionTrials& division() const { return trials_; }
+  // Of the last step, in seconds: the host's time until all of it was queued, the host's time of waiting for its end, and
+  // the device's from its beginning to its end.
+  struct StepTimes {
+    double queued = 0, waited = 0, on_device = 0;
+  };
+  StepTimes step_times() const;
+  std::size_t held_bytes() const;  // by the streams of other lanes than compute
   // Why steps do not run as a graph; "" if they do or will.
   const std::string& why_no_graph() const { return why_no_graph_; }
 
@@ -60,7 +68,7 @@ class StreamExecutor : public Executor {
   std::vector<bool> shares_;     // by node: updates and what runs beside them
   std::vector<int> processors_;  // by node: how many of the device's it may take
   std::vector<std::unique_ptr<Event>> events_, lane_ends_, node_times_;
-  std::unique_ptr<Event> start_;
+  std::unique_ptr<Event> start_, first_, last_;  // first_, last_: around a step, outside of its graph
   std::unique_ptr<Graph> graph_;
   struct {
     std::unique_ptr<Graph> graph;
@@ -71,7 +79,7 @@ class StreamExecutor : public Executor {
   bool timing_ = false;   // events before and behind each node
   std::string why_no_graph_;
   std::vector<NodeTime> times_;
-  double begin_ = 0;
+  double begin_ = 0, queued_ = 0, done_ = 0;  // seconds of the steady clock
 };
 
 }  // namespace weft

@@ -9,10 +9,20 @@ namespace {
 
 std::string bytes(std::int64_t count) { return human_bytes(static_cast<double>(count)); }
 
-std::int64_t needed_by(const SessionOptions& options) {
+std::int64_t needed_by(Device& device, const SessionOptions& options) {
   Module module = build_module(options.config, module_options(options));
   add_updates(module, options.precision, options.adam, options.ranks.gradients());
-  return plan_memory(build_plan(module, plan_options(options))).total();
+  const Plan plan = build_plan(module, plan_options(options));
+  return count_memory(device, options, module, plan, plan_memory(plan)).total();
+}
+
+// The arena of the plan that validates.
+std::int64_t evaluation_bytes(const SessionOptions& options) {
+  Module module = build_module(options.config, module_options(options));
+  add_loss_reduction(module, options.ranks.gradients());
+  PlanOptions evaluate;
+  evaluate.kind = PlanOptions::Kind::evaluate;
+  return plan_memory(build_plan(module, evaluate)).arena;
 }
 
 // One option changed, and what it is called.
@@ -47,23 +57,37 @@ std::vector<Change> changes_of(const SessionOptions& options) {
 
 }  // namespace
 
-void require_memory(const Device& device, const SessionOptions& options, const MemoryPlan& memory) {
+MemoryNeed count_memory(Device& device, const SessionOptions& options, const Module& module, const Plan& plan,
+                        MemoryPlan memory) {
+  MemoryNeed need;
+  need.plan = std::move(memory);
+  if (options.validates) need.evaluation = evaluation_bytes(options);
+  need.streams = stream_memory(module, plan, device, options.ranks.parallel && device.asynchronous());
+  need.library_bytes = static_cast<std::int64_t>(device.library_bytes());
+  return need;
+}
+
+void require_memory(Device& device, const SessionOptions& options, const MemoryNeed& need) {
   // Ranks that share a device ask at about the same time, before any of them has taken its part.
   const std::size_t free = device.free_bytes() / static_cast<std::size_t>(options.ranks.on_device);
-  if (static_cast<std::size_t>(memory.total()) <= free) return;
+  if (static_cast<std::size_t>(need.total()) <= free) return;
+  const MemoryPlan& plan = need.plan;
+  const std::int64_t own = need.total() - plan.total() - need.evaluation;
   std::string less;
   for (const Change& change : changes_of(options)) {
-    const std::int64_t needed = needed_by(change.options);
-    if (needed >= memory.total()) continue;
+    const std::int64_t needed = needed_by(device, change.options);
+    if (needed >= need.total()) continue;
     less += fmt::format("\n  {}: {}{}", change.flag, bytes(needed),
                         static_cast<std::size_t>(needed) <= free ? ", which fits" : "");
   }
   throw UserError(
       "a step needs {} of memory{}, and {} has {} free: weights {}, gradients {}, optimizer {}, activations {}, inputs "
-      "and tables {}.{}",
-      bytes(memory.total()), options.ranks.ranks() > 1 ? " a rank" : "", device.name(),
-      human_bytes(static_cast<double>(free)) + (options.ranks.on_device > 1 ? " a rank" : ""), bytes(memory.weights),
-      bytes(memory.gradients), bytes(memory.states), bytes(memory.activations), bytes(memory.step),
+      "and tables {}{}{}.{}",
+      bytes(need.total()), options.ranks.ranks() > 1 ? " a rank" : "", device.name(),
+      human_bytes(static_cast<double>(free)) + (options.ranks.on_device > 1 ? " a rank" : ""), bytes(plan.weights),
+      bytes(plan.gradients), bytes(plan.states), bytes(plan.activations), bytes(plan.step),
+      need.evaluation > 0 ? fmt::format(", validation {}", bytes(need.evaluation)) : "",
+      own > 0 ? fmt::format(", what operations and libraries work in {}", bytes(own)) : "",
       less.empty() ? " A smaller model would need less" : " Needed with" + less);
 }
 

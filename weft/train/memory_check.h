@@ -6,8 +6,12 @@
 
 namespace weft {
 
-// UserError where the device has less free than the plan needs: what it needs by kind, and which options would need less,
+// memory: of the plan.
+MemoryNeed count_memory(Device& device, const SessionOptions& options, const Module& module, const Plan& plan,
+                        MemoryPlan memory);
+
+// UserError where the device has less free than a run needs: what it needs by kind, and which options would need less,
 // and how much.
-void require_memory(const Device& device, const SessionOptions& options, const MemoryPlan& memory);
+void require_memory(Device& device, const SessionOptions& options, const MemoryNeed& need);
 
 }  // namespace weft

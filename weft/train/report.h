@@ -16,6 +16,8 @@ struct PlanReport {
   ParameterCount parameters;
   std::size_t nodes = 0;
   MemoryPlan memory;
+  std::int64_t stream_bytes = 0;  // what operations work in beside their tensors
+  std::int64_t validation_bytes = 0;
   std::int64_t library_bytes = -1;  // -1: not measured
   std::int64_t ranks = 1;
   double flops = 0;         // of a step, of one rank

@@ -74,8 +74,9 @@ Session::Session(Device& device, const SessionOptions& options)
                     name_of(options.precision.compute));
   add_updates(module_, options.precision, options.adam, ranks.gradients());
   Plan plan = build_plan(module_, plan_options(options));
-  MemoryPlan memory = plan_memory(plan);
-  require_memory(device, options, memory);
+  need_ = count_memory(device, options, module_, plan, plan_memory(plan));
+  require_memory(device, options, need_);
+  stream_->reserve(need_.streams.lanes[static_cast<std::size_t>(Lane::compute)]);
   storage_ = std::make_unique<ModelStorage>(device, module_);
   if (ranks.world) {
     const Grid grid = grid_of(ranks.gradients());
@@ -83,13 +84,13 @@ Session::Session(Device& device, const SessionOptions& options)
     for (const char* axis : {"dp", "ep", "edp"}) members[axis] = grid.group_of(ranks.world->rank(), {axis});
     groups_ = std::make_unique<RankGroups>(*ranks.world, device, std::move(members));
   }
-  train_ = prepare(module_, std::move(plan), std::move(memory));
+  train_ = prepare(module_, std::move(plan), need_.plan);
   forget_updates();
   if (options.fault.rank == ranks.rank()) train_->inject(options.fault, ranks.world);
   if (ranks.parallel) {
     // One thread queues a whole step, or records it as a graph, where nothing waits on the host.
     if (device.asynchronous() && train_->plan().collectives.empty())
-      executor_ = std::make_unique<StreamExecutor>(*train_, device, *stream_, ranks.graph);
+      executor_ = std::make_unique<StreamExecutor>(*train_, device, *stream_, ranks.graph, need_.streams);
     else
       executor_ = std::make_unique<ParallelExecutor>(*train_, device, *stream_);
     if (ranks.world) ranks.world->set_status([this] { return executor_->status(); });
@@ -100,11 +101,11 @@ Session::~Session() {
   if (options_.ranks.world) options_.ranks.world->set_status({});
 }
 
-std::unique_ptr<PreparedPlan> Session::prepare(const Module& module, Plan plan, MemoryPlan memory) {
+std::unique_ptr<PreparedPlan> Session::prepare(const Module& module, Plan plan, const MemoryPlan& memory) {
   plan.pattern = options_.config.pattern;
   if (groups_) groups_->add(plan);
-  auto prepared = std::make_unique<PreparedPlan>(module, std::move(plan), std::move(memory), device_, *storage_,
-                                                 *stream_, groups_.get());
+  auto prepared =
+      std::make_unique<PreparedPlan>(module, std::move(plan), memory, device_, *storage_, *stream_, groups_.get());
   check_all_ranks(*prepared);
   return prepared;
 }
@@ -146,6 +147,7 @@ void Session::forget_updates() {
   updates_left_ = false;
   if (!plan_options(options_).overlap_updates) return;
   train_->write_doubles(*stream_, module_.update_values, std::vector<double>(StepValues::count));
+  stream_->synchronize();
   if (executor_) executor_->nothing_carried();
 }
 
@@ -272,17 +274,26 @@ StepResult Session::step(std::span<const MicroBatch> batches, double learning_ra
   const double scale = loss_scale_of(batches) / static_cast<double>(options_.ranks.ranks());
   train_->write_doubles(*stream_, module_.step_values, step_values(learning_rate, decay, scale));
   run_training_plan();
+  std::vector<ValueId> made{module_.loss};
+  for (ValueId loss : module_.mtp_losses) made.push_back(loss);
+  for (ValueId value : {module_.router_losses, module_.indexer_loss})
+    if (value.valid()) made.push_back(value);
+  if (options_.updates) made.push_back(module_.update_values);
+  const std::vector<std::vector<double>> all = train_->read_all(*stream_, made);
+  const auto of = [&](ValueId value) -> const std::vector<double>& {
+    return all[static_cast<std::size_t>(std::find(made.begin(), made.end(), value) - made.begin())];
+  };
   StepResult result;
-  result.loss = train_->read(*stream_, module_.loss)[0];
-  result.mtp_losses = read_mtp_losses(*train_, module_);
+  result.loss = of(module_.loss)[0];
+  for (ValueId loss : module_.mtp_losses) result.mtp_losses.push_back(of(loss)[0] / mtp_factor(module_));
   if (module_.router_losses.valid()) {
-    result.router_losses = train_->read(*stream_, module_.router_losses);
+    result.router_losses = of(module_.router_losses);
     for (double& loss : result.router_losses) loss /= module_.router_layers;
   }
-  if (module_.indexer_loss.valid()) result.indexer_loss = train_->read(*stream_, module_.indexer_loss)[0];
+  if (module_.indexer_loss.valid()) result.indexer_loss = of(module_.indexer_loss)[0];
   if (!options_.updates) return result;
   updates_left_ = options_.ranks.overlap_updates;
-  const std::vector<double> values = train_->read(*stream_, module_.update_values);
+  const std::vector<double>& values = of(module_.update_values);
   result.gradient_norm = values[StepValues::gradient_norm];
   result.finite = values[StepValues::finite] != 0;
   if (result.finite) ++steps_;
@@ -312,8 +323,8 @@ Session::Evaluation& Session::evaluation(std::int64_t batch, std::int64_t length
   PlanOptions evaluate;
   evaluate.kind = PlanOptions::Kind::evaluate;
   Plan plan = build_plan(made->module, evaluate);
-  MemoryPlan memory = plan_memory(plan);
-  made->plan = prepare(made->module, std::move(plan), std::move(memory));
+  const MemoryPlan memory = plan_memory(plan);
+  made->plan = prepare(made->module, std::move(plan), memory);
   evaluations_.emplace_back(key, std::move(made));
   return *evaluations_.back().second;
 }

@@ -13,6 +13,7 @@
 #include "weft/device/device.h"
 #include "weft/execute/executor.h"
 #include "weft/execute/prepared_plan.h"
+#include "weft/execute/stream_memory.h"
 #include "weft/grid/grid.h"
 #include "weft/model/builder.h"
 #include "weft/optim/adamw.h"
@@ -49,12 +50,24 @@ struct SessionOptions {
   std::int64_t logits_slice_bytes = 128 << 20;
   bool updates = true;  // false: gradients only (probe)
   bool repeatable_attention = true;
+  bool validates = false;  // memory for evaluate() is counted, too
   RankOptions ranks;
   InjectedFault fault;  // of the training plan, on one rank
 };
 
 ModuleOptions module_options(const SessionOptions& options);  // of the training shape
 PlanOptions plan_options(const SessionOptions& options);
+
+// What a run takes of a device's memory, in bytes.
+struct MemoryNeed {
+  MemoryPlan plan;
+  std::int64_t evaluation = 0;     // of the plan that validates; it shares the weights
+  StreamMemory streams;            // what operations work in
+  std::int64_t library_bytes = 0;  // what the device's libraries take beside all that, about
+  std::int64_t total() const {
+    return plan.total() + evaluation + static_cast<std::int64_t>(streams.total()) + library_bytes;
+  }
+};
 
 struct StepResult {
   double loss = 0;                      // mean over the step's tokens
@@ -104,6 +117,7 @@ class Session {
   Stream& stream() { return *stream_; }
   const ModelStorage& storage() const { return *storage_; }
   std::int64_t steps_taken() const { return steps_; }
+  const MemoryNeed& memory_need() const { return need_; }
   // Bytes that libraries hold beside the plan's memory: the growth of the process while one micro-batch runs forward
   // and backward for the first time, on zero tokens. Leaves no trace in weights or states.
   std::int64_t measure_library_bytes();
@@ -120,7 +134,7 @@ class Session {
     Module module;
     std::unique_ptr<PreparedPlan> plan;
   };
-  std::unique_ptr<PreparedPlan> prepare(const Module& module, Plan plan, MemoryPlan memory);
+  std::unique_ptr<PreparedPlan> prepare(const Module& module, Plan plan, const MemoryPlan& memory);
   void check_all_ranks(const PreparedPlan& plan);
   void run_training_plan();
   void forget_updates();
@@ -136,6 +150,7 @@ class Session {
   SessionOptions options_;
   std::unique_ptr<Stream> stream_;
   Module module_;
+  MemoryNeed need_;
   std::unique_ptr<ModelStorage> storage_;
   std::vector<std::unique_ptr<Memory>> exchange_memory_;  // the last is in use
   std::unique_ptr<RankGroups> groups_;

@@ -79,6 +79,7 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
   data_ = open_run_data(options, config_.vocabulary);
   SessionOptions session = session_options(options, config_, world_);
   session.ranks.on_device = environment.ranks_on_device;
+  session.validates = data_.splits.valid && options.data.eval_iters > 0;
   // Before the run takes the memory. A CPU's peak depends on what else runs; it takes long, too.
   if (environment.device.asynchronous())
     product_peak_ = measure_product_peak(environment.device, session.precision.compute);
@@ -96,6 +97,8 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
                                        options.layout.expert_model_parallel_size);
   report.nodes = priced.nodes.size();
   report.memory = session_->plan().memory();
+  report.stream_bytes = static_cast<std::int64_t>(session_->memory_need().streams.total());
+  report.validation_bytes = session_->memory_need().evaluation;
   if (!world_) report.library_bytes = session_->measure_library_bytes();  // of a process; ranks may share one
   report.ranks = ranks_;
   report.flops = flops_;

@@ -3,6 +3,7 @@
 #include "weft/base/error.h"
 #include "weft/base/text.h"
 #include "weft/device/cuda/kernels/reduction.h"
+#include "weft/device/cuda/paper.h"
 #include "weft/device/cuda/refuse.h"
 #include "weft/device/cuda/stream.h"
 #include "weft/device/cuda/table.h"
@@ -25,6 +26,22 @@ class CudaMemory : public Memory {
 
  private:
   std::byte* data_;
+  std::size_t bytes_;
+};
+
+class PinnedMemory : public Memory {
+ public:
+  explicit PinnedMemory(std::size_t bytes) : bytes_(bytes) {
+    check_cuda(cudaMallocHost(&data_, std::max<std::size_t>(bytes, 1)), "allocating memory of the host");
+  }
+  ~PinnedMemory() override { cudaFreeHost(data_); }
+  PinnedMemory(const PinnedMemory&) = delete;
+  PinnedMemory& operator=(const PinnedMemory&) = delete;
+  std::byte* data() const override { return static_cast<std::byte*>(data_); }
+  std::size_t bytes() const override { return bytes_; }
+
+ private:
+  void* data_ = nullptr;
   std::size_t bytes_;
 };
 
@@ -120,10 +137,10 @@ CudaDevice::CudaDevice(int index) : index_(index) {
 }
 
 std::unique_ptr<Stream> CudaDevice::make_stream(int) {
-  return std::make_unique<CudaStream>(*blas_, attention_.get(), processors_, false);
+  return std::make_unique<CudaStream>(*blas_, attention_.get(), processors_, CudaStream::Kind::usual);
 }
 std::unique_ptr<Stream> CudaDevice::make_urgent_stream() {
-  return std::make_unique<CudaStream>(*blas_, attention_.get(), processors_, true);
+  return std::make_unique<CudaStream>(*blas_, attention_.get(), processors_, CudaStream::Kind::urgent);
 }
 std::unique_ptr<Event> CudaDevice::make_event() { return std::make_unique<CudaEvent>(); }
 
@@ -144,6 +161,15 @@ std::size_t CudaDevice::free_bytes() const {
   check_cuda(cudaMemGetInfo(&free, &total), "asking for free GPU memory");
   return free;
 }
+
+std::unique_ptr<Memory> CudaDevice::allocate_host(std::size_t bytes) { return std::make_unique<PinnedMemory>(bytes); }
+
+WorkingMemory CudaDevice::working_memory(const std::function<void(const Operations&, Stream&)>& queue) {
+  return need_on_paper(*blas_, attention_.get(), processors_, queue);
+}
+
+// Measured on an H200 with CUDA 13 (docs/gpu.md).
+std::size_t CudaDevice::library_bytes() const { return std::size_t{0} << 20; }
 
 std::unique_ptr<Graph> CudaDevice::capture(Stream& stream, const std::function<void()>& queue) {
   const cudaStream_t handle = cuda_stream(stream).handle();

@@ -25,6 +25,9 @@ class CudaDevice : public Device {
   std::unique_ptr<Event> make_event() override;
   std::unique_ptr<Memory> allocate(std::size_t bytes) override;
   std::size_t free_bytes() const override;
+  std::unique_ptr<Memory> allocate_host(std::size_t bytes) override;
+  WorkingMemory working_memory(const std::function<void(const Operations&, Stream&)>& queue) override;
+  std::size_t library_bytes() const override;
   bool asynchronous() const override { return true; }
   bool computes_in(DType dtype) const override { return dtype != DType::f64; }
   std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& queue) override;

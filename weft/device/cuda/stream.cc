@@ -7,23 +7,17 @@
 
 namespace weft::cuda {
 
-namespace {
-
-constexpr std::size_t first_scratch = std::size_t{32} << 20;
-
-}  // namespace
-
-CudaStream::CudaStream(Blas& blas, FusedAttention* attention, int processors, bool urgent)
-    : blas_(blas), all_processors_(processors), processors_(processors), attention_(attention) {
+CudaStream::CudaStream(Blas& blas, FusedAttention* attention, int processors, Kind kind)
+    : kind_(kind), blas_(blas), all_processors_(processors), processors_(processors), attention_(attention) {
+  if (kind == Kind::on_paper) return;
   int last = 0, first = 0;
   check_cuda(cudaDeviceGetStreamPriorityRange(&last, &first), "asking for the priorities of streams");
-  check_cuda(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking, urgent ? first : last), "making a stream");
-  check_cuda(cudaMalloc(&workspace_, workspace_bytes), "allocating a stream's workspace");
-  check_cuda(cudaMalloc(&scratch_, first_scratch), "allocating a stream's scratch memory");
-  scratch_bytes_ = first_scratch;
+  check_cuda(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking, kind == Kind::urgent ? first : last),
+             "making a stream");
 }
 
 CudaStream::~CudaStream() {
+  if (kind_ == Kind::on_paper) return;
   cudaStreamSynchronize(handle_);
   for (void* memory : outgrown_) cudaFree(memory);
   cudaFree(scratch_);
@@ -33,19 +27,35 @@ CudaStream::~CudaStream() {
 
 void CudaStream::synchronize() { check_cuda(cudaStreamSynchronize(handle_), "waiting for a stream"); }
 
-void* CudaStream::scratch(std::size_t bytes) {
-  if (bytes <= scratch_bytes_) return scratch_;
+void* CudaStream::allocate(std::size_t bytes) {
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   check_cuda(cudaStreamIsCapturing(handle_, &capturing), "asking a stream whether it is being captured");
-  WEFT_CHECK(capturing == cudaStreamCaptureStatusNone, "scratch memory grows from {} to {} bytes during a capture",
-             scratch_bytes_, bytes);
-  const std::size_t wanted = std::max(bytes + bytes / 4, 2 * scratch_bytes_);  // so that all before it are less
-  void* grown = nullptr;
+  WEFT_CHECK(capturing == cudaStreamCaptureStatusNone, "a stream's working memory grows by {} bytes during a capture",
+             bytes);
+  void* memory = nullptr;
   // In the stream's order: cudaMalloc may wait for the device, and kernels of other ranks there may wait for us.
-  check_cuda(cudaMallocAsync(&grown, wanted, handle_), "allocating a stream's scratch memory");
-  outgrown_.push_back(scratch_);
-  scratch_ = grown;
-  scratch_bytes_ = wanted;
+  check_cuda(cudaMallocAsync(&memory, bytes, handle_), "allocating a stream's working memory");
+  held_bytes_ += bytes;
+  return memory;
+}
+
+void* CudaStream::workspace() {
+  if (workspace_ == nullptr) workspace_ = allocate(workspace_bytes);
+  return workspace_;
+}
+
+void CudaStream::reserve(const WorkingMemory& memory) {
+  if (memory.products > 0) workspace();
+  if (memory.scratch <= scratch_bytes_) return;
+  if (scratch_ != nullptr) outgrown_.push_back(scratch_);
+  scratch_ = allocate(memory.scratch);
+  scratch_bytes_ = memory.scratch;
+}
+
+void* CudaStream::scratch(std::size_t bytes) {
+  if (kind_ == Kind::on_paper) throw ScratchAsked{bytes};
+  if (bytes > scratch_bytes_ || scratch_ == nullptr)
+    reserve({rounded(std::max(bytes, 2 * scratch_bytes_)), 0});  // twice: so that all before it are less
   return scratch_;
 }
 

@@ -14,10 +14,17 @@ namespace weft::cuda {
 class Blas;
 class FusedAttention;
 
+// Thrown by a stream on paper, where an operation would begin to run.
+struct ScratchAsked {
+  std::size_t bytes = 0;
+};
+
 class CudaStream : public Stream {
  public:
-  // processors: the GPU's multiprocessors. urgent: blocks of its kernels go before those of other streams.
-  CudaStream(Blas& blas, FusedAttention* attention, int processors, bool urgent);
+  // urgent: blocks of its kernels go before those of other streams. on_paper: it runs nothing (paper.h).
+  enum class Kind { usual, urgent, on_paper };
+  // processors: the GPU's multiprocessors.
+  CudaStream(Blas& blas, FusedAttention* attention, int processors, Kind kind);
   ~CudaStream() override;
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
@@ -25,15 +32,21 @@ class CudaStream : public Stream {
   void synchronize() override;
   void use_processors(int count) override { processors_ = count; }
   void* native() const override { return handle_; }
-  cudaStream_t handle() const { return handle_; }
+  cudaStream_t handle() const {
+    if (kind_ == Kind::on_paper) throw ScratchAsked{};
+    return handle_;
+  }
   int processors() const { return processors_; }  // how many the kernels of an operation may fill
   bool shares_processors() const { return processors_ < all_processors_; }
   Blas& blas() const { return blas_; }
   FusedAttention* attention() const { return attention_; }  // null: there is none
 
-  // At least `bytes`, aligned to 256, for the operation that asks, once an operation. It grows when an operation of a
-  // new size is queued for the first time (never while a step is being captured); what it had before stays, since graphs
-  // captured earlier use it.
+  void reserve(const WorkingMemory& memory) override;
+  std::size_t held_bytes() const override { return held_bytes_; }
+
+  // At least `bytes`, aligned to 256, for the operation that asks, once an operation and before it launches anything. It
+  // grows where less was reserved, when an operation of a new size is queued for the first time (never while a step is
+  // being captured); what it had before stays, since graphs captured earlier use it.
   void* scratch(std::size_t bytes);
   template <class T>
   T* scratch_of(std::int64_t count) {
@@ -41,16 +54,21 @@ class CudaStream : public Stream {
   }
   // cuBLASLt's.
   static constexpr std::size_t workspace_bytes = std::size_t{64} << 20;
-  void* workspace() const { return workspace_; }
+  void* workspace();
+  // As much as the driver takes for it.
+  static constexpr std::size_t rounded(std::size_t bytes) { return (bytes + (2 << 20) - 1) >> 21 << 21; }
 
  private:
+  void* allocate(std::size_t bytes);
+
+  const Kind kind_;
   Blas& blas_;
   const int all_processors_;
   int processors_;
   cudaStream_t handle_ = nullptr;
   void* workspace_ = nullptr;
   void* scratch_ = nullptr;
-  std::size_t scratch_bytes_ = 0;
+  std::size_t scratch_bytes_ = 0, held_bytes_ = 0;
   FusedAttention* attention_;
   std::vector<void*> outgrown_;  // scratch that captured graphs may still use
 };

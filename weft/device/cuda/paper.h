@@ -1,0 +1,17 @@
+// Operations on paper: what they would need beside their tensors.
+#pragma once
+
+#include <functional>
+
+#include "weft/device/cuda/stream.h"
+#include "weft/device/operations.h"
+
+namespace weft::cuda {
+
+// The largest need of the operations that `queue` asks for. Every operation runs up to the point where it asks its stream
+// for scratch memory, or for the stream itself, to launch something; there it ends. So what is counted is what a run will
+// ask for, by the same code. An operation must ask for scratch memory before it launches anything.
+WorkingMemory need_on_paper(Blas& blas, FusedAttention* attention, int processors,
+                            const std::function<void(const Operations&, Stream&)>& queue);
+
+}  // namespace weft::cuda

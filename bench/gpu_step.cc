@@ -183,11 +183,15 @@ void run(const std::string& name, const BenchOptions& options) {
   }
   Json table = Json::object();
   for (const auto& [kind, time] : milliseconds) table[kind] = std::round(time * 100) / 100;
+  Json divisions = Json::object();
+  for (const auto& [processors, time] : executor.division().timed())
+    divisions[std::to_string(processors)] = std::round(time * 1e5) / 100;
   const double tokens = static_cast<double>(batch * length) / seconds;
   const Json result = {{"model", name},
                        {"routing", options.even_routing ? "even" : "as initialised"},
                        {"overlap_optimizer", options.late_updates},
                        {"update_processors", executor.division().processors()},
+                       {"ms_by_update_processors", divisions},
                        {"gradients", options.bf16_gradients ? "bf16" : "f32"},
                        {"tokens_s", std::round(tokens)},
                        {"step_ms", seconds * 1e3},

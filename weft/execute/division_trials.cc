@@ -1,7 +1,5 @@
 #include "weft/execute/division_trials.h"
 
-#include <utility>
-
 #include "weft/base/error.h"
 
 namespace weft {
@@ -23,8 +21,9 @@ bool DivisionTrials::passed(double seconds) {
       stage_ = Stage::time;
       return false;
     case Stage::time: {
-      const bool quickest = current_ == 0 || seconds < least_;
-      if (quickest) best_ = current_, least_ = seconds;
+      const bool quickest = timed_.empty() || seconds < timed_[best_].second;
+      timed_.emplace_back(processors(), seconds);
+      if (quickest) best_ = current_;
       if (current_ + 1 < candidates_.size())
         ++current_, stage_ = Stage::meet;
       else

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 namespace weft {
@@ -20,6 +21,8 @@ class DivisionTrials {
   int processors() const { return candidates_[current_]; }
   bool divides() const { return processors() < all_; }
   bool settled() const { return stage_ == Stage::settled; }
+  // Of every division that was timed: processors for updates, seconds of a step.
+  const std::vector<std::pair<int, double>>& timed() const { return timed_; }
   // A step of this stage took so long. Whether it was the quickest of those timed so far.
   bool passed(double seconds);
 
@@ -27,7 +30,7 @@ class DivisionTrials {
   std::vector<int> candidates_;
   int all_;
   std::size_t current_ = 0, best_ = 0;
-  double least_ = 0;
+  std::vector<std::pair<int, double>> timed_;
   Stage stage_ = Stage::meet;
 };
 

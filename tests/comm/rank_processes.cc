@@ -76,6 +76,13 @@ void RankProcesses::start(const std::vector<std::string>& words, const Variables
   processes_.push_back(process);
 }
 
+void RankProcesses::kill(std::size_t which) {
+  ::kill(processes_[which].id, SIGKILL);
+  ::waitpid(processes_[which].id, nullptr, 0);
+  processes_[which].running = false;
+  processes_[which].ended.code = 128 + SIGKILL;
+}
+
 std::vector<EndedProcess> RankProcesses::wait(double grace) {
   const auto begin = Clock::now();
   double until = longest;

@@ -28,6 +28,7 @@ class RankProcesses {
 
   // In this process's environment, without what a launcher of its own may have put there, and these variables.
   void start(const std::vector<std::string>& words, const Variables& variables);
+  void kill(std::size_t which);  // SIGKILL, and waits for its end
   // Until all have ended. When one has failed the others have `grace` seconds to do so, then they are killed.
   std::vector<EndedProcess> wait(double grace = 5);
 

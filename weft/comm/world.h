@@ -1,6 +1,5 @@
 // All ranks of a run, as one of them sees them: it makes groups, ends the run when a rank fails, and knows where ranks
 // stand when a wait takes too long. Implementations: LocalCluster (weft/comm/local/cluster.h), make_mpi_world
-// stand when a wait takes too long. Implementations: LocalCluster (weft/comm/local/cluster.h), make_mpi_world
 // (weft/comm/mpi_world.h), make_tcp_world (weft/comm/tcp_world.h), and make_nccl_world (weft/comm/nccl_world.h) around
 // another one.
 #pragma once

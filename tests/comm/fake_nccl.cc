@@ -290,6 +290,13 @@ int FakeNccl::alive() {
   return count;
 }
 
+int FakeNccl::kernels() {
+  const std::lock_guard lock(everything().mutex);
+  int count = 0;
+  for (const Comm& comm : everything().comms) count += comm.kernels;
+  return count;
+}
+
 int FakeNccl::misuses() {
   const std::lock_guard lock(everything().mutex);
   return everything().misuses;

@@ -18,6 +18,7 @@ struct FakeNccl {
   static void fail_init(bool fail);     // it returns an error
   static void report_error(int rank);   // ncclCommGetAsyncError of this rank's communicators; -1 for none
   static int last_max_blocks();         // what the last communicator was asked for
+  static int kernels();                 // queued or running
   static int alive();                   // communicators that were made and neither destroyed nor aborted
   static int misuses();                 // calls on a communicator that is gone, or destroyed while a kernel ran
 };

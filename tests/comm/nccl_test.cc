@@ -1,6 +1,6 @@
 // Groups over NCCL, with a fake one in host memory: tests/cuda/nccl_test.cc has the real one.
+#include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -71,9 +71,11 @@ TEST_P(NcclRanks, EveryCollectiveHasTheBitsOfThreadRanks) {
   const auto size = static_cast<std::size_t>(GetParam());
   std::vector<std::uint64_t> local(size), over_nccl(size);
   LocalCluster(GetParam()).run([&](World& world) { local[world.rank().index()] = check_collectives(world); });
-  const Outcome outcome = run_ranks(GetParam(), [&](Rank& rank) {
-    over_nccl[rank.world.rank().index()] = check_collectives(rank.world, &rank.device);
-  });
+  const bool one_gpu = GetParam() == 3;
+  const Outcome outcome = run_ranks(
+      GetParam(),
+      [&](Rank& rank) { over_nccl[rank.world.rank().index()] = check_collectives(rank.world, &rank.device); }, 23007,
+      one_gpu);
   EXPECT_EQ(outcome.run, "");
   EXPECT_EQ(over_nccl, local);
 }
@@ -304,6 +306,33 @@ TEST(NcclMaking, OfSeveralRanksOnOneGpu) {
         rank,
         "group 'dp' has 4 ranks on one GPU, which NCCL 2.28.9 (fake) refuses: start one rank for each GPU, or name "
         "NCCL 2.30 or newer in WEFT_NCCL, or run the ranks of this machine as threads (--ranks), which need no NCCL");
+}
+
+// Where a kernel of one waits for another, whatever waits for the whole device waits too: so nobody may be on the way to
+// a collective, with work of its own to queue, while the kernel of another is there already.
+TEST(NcclSideBySide, RanksMeetBeforeAnyKernelStarts) {
+  const auto begun_alone = [](bool one_gpu) {
+    std::atomic<bool> come{false}, begun{false};
+    const Outcome outcome = run_ranks(
+        2,
+        [&](Rank& rank) {
+          const auto group = rank.world.make_group(ranks_below(2), "dp", &rank.device);
+          const HostTensor data(DType::f32, 100);
+          if (rank.world.rank().value == 1) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(200));
+            begun = FakeNccl::kernels() > 0;
+            come = true;
+          }
+          group->all_reduce(rank.stream, data, data, Reduction::sum);
+          EXPECT_TRUE(!one_gpu || come);
+          rank.stream.synchronize();
+        },
+        23007, one_gpu);
+    EXPECT_EQ(outcome.run, "");
+    return begun.load();
+  };
+  EXPECT_TRUE(begun_alone(false));
+  EXPECT_FALSE(begun_alone(true));
 }
 
 TEST(NcclLibrary, ThatIsMissingSaysWhereItWasLookedFor) {

@@ -24,12 +24,13 @@ std::int64_t sum_before(Counts counts, int peer) {
 
 }  // namespace
 
-NcclCommunicator::NcclCommunicator(std::shared_ptr<Watch> watch, std::unique_ptr<Communicator> host,
-                                   std::shared_ptr<Link> link, Device& device)
+NcclCommunicator::NcclCommunicator(std::shared_ptr<Watch> watch, std::unique_ptr<Communicator> host, Setup setup,
+                                   Device& device)
     : Communicator(host->members(), host->rank(), host->name()),
       watch_(std::move(watch)),
       host_(std::move(host)),
-      link_(std::move(link)),
+      link_(std::move(setup.link)),
+      side_by_side_(setup.side_by_side),
       device_(device),
       inputs_(members().size()) {
   if (link_) watch_->add(*link_, device);
@@ -101,8 +102,37 @@ void NcclCommunicator::queue(Stream& stream, const Meets& meets, const Body& bod
   }
 }
 
-void NcclCommunicator::copy(Stream& stream, std::byte* to, const std::byte* from, std::int64_t count) {
-  if (count > 0 && to != from) device_.copy(stream, to, from, static_cast<std::size_t>(count));
+void NcclCommunicator::copy(Stream& stream, std::byte* to, const Out& from) {
+  if (from.bytes > 0 && to != from.data) device_.copy(stream, to, from.data, static_cast<std::size_t>(from.bytes));
+}
+
+void NcclCommunicator::meet() {
+  if (!side_by_side_) return;
+  HostStream host;
+  host_->barrier(host);
+}
+
+template <class Fill>
+void NcclCommunicator::exchange(Stream& stream, const Fill& fill) {
+  Exchange exchange(watch_->library(), *link_, stream.native());
+  fill(exchange);
+  exchange.queue();
+}
+
+template <class SendPart, class ReceivePart>
+void NcclCommunicator::round(Stream& stream, const SendPart& send_part, const ReceivePart& receive_part) {
+  if (size() == 1) return;
+  meet();
+  exchange(stream, [&](Exchange& to_queue) {
+    for (int step = 1; step < size(); ++step) {  // every rank begins with another peer
+      const int to = (rank() + step) % size(), from = (rank() + size() - step) % size();
+      const auto [out, out_bytes] = send_part(to);
+      const auto [in, in_bytes] = receive_part(from);
+      to_queue.send(to, out, out_bytes);
+      to_queue.receive(from, in, in_bytes);
+    }
+  });
+  meet();
 }
 
 void NcclCommunicator::do_all_to_all(Stream& stream, DType dtype, const std::byte* send, Counts send_counts,
@@ -114,40 +144,34 @@ void NcclCommunicator::do_all_to_all(Stream& stream, DType dtype, const std::byt
     watch_->fail(why);
     throw RunError(why);
   }
-  const auto count_of = [](Counts counts, int peer) { return counts[static_cast<std::size_t>(peer)]; };
+  const auto bytes_of = [&](Counts counts, int peer) { return counts[static_cast<std::size_t>(peer)] * width; };
+  const auto part_to = [&](int peer) {
+    return Out{send + sum_before(send_counts, peer) * width, bytes_of(send_counts, peer)};
+  };
+  const auto part_from = [&](int peer) {
+    return In{receive + sum_before(receive_counts, peer) * width, bytes_of(receive_counts, peer)};
+  };
   queue(
-      stream, [&](int peer) { return count_of(send_counts, peer) > 0 || count_of(receive_counts, peer) > 0; },
+      stream, [&](int peer) { return bytes_of(send_counts, peer) > 0 || bytes_of(receive_counts, peer) > 0; },
       [&] {
-        copy(stream, receive + sum_before(receive_counts, rank()) * width,
-             send + sum_before(send_counts, rank()) * width, send_counts[me] * width);
-        if (size() == 1) return;
-        Exchange exchange(watch_->library(), *link_, stream.native());
-        for (int step = 1; step < size(); ++step) {  // every rank begins with another peer
-          const int to = (rank() + step) % size(), from = (rank() + size() - step) % size();
-          exchange.send(to, send + sum_before(send_counts, to) * width, count_of(send_counts, to) * width);
-          exchange.receive(from, receive + sum_before(receive_counts, from) * width,
-                           count_of(receive_counts, from) * width);
-        }
-        exchange.queue();
+        copy(stream, part_from(rank()).data, part_to(rank()));
+        round(stream, part_to, part_from);
       });
 }
 
 void NcclCommunicator::do_all_gather(Stream& stream, DType dtype, const std::byte* send, std::byte* receive,
                                      Counts counts) {
   const std::int64_t width = width_of(dtype);
-  const auto bytes_of = [&](int peer) { return counts[static_cast<std::size_t>(peer)] * width; };
+  const auto part_from = [&](int peer) {
+    return In{receive + sum_before(counts, peer) * width, counts[static_cast<std::size_t>(peer)] * width};
+  };
+  const Out mine{send, part_from(rank()).bytes};
   queue(
-      stream, [&](int peer) { return bytes_of(peer) > 0 || bytes_of(rank()) > 0; },
+      stream, [&](int peer) { return part_from(peer).bytes > 0 || mine.bytes > 0; },
       [&] {
-        copy(stream, receive + sum_before(counts, rank()) * width, send, bytes_of(rank()));
-        if (size() == 1) return;
-        Exchange exchange(watch_->library(), *link_, stream.native());
-        for (int step = 1; step < size(); ++step) {
-          const int to = (rank() + step) % size(), from = (rank() + size() - step) % size();
-          exchange.send(to, send, bytes_of(rank()));
-          exchange.receive(from, receive + sum_before(counts, from) * width, bytes_of(from));
-        }
-        exchange.queue();
+        copy(stream, part_from(rank()).data, mine);
+        round(
+            stream, [&](int) { return mine; }, part_from);
       });
 }
 
@@ -155,12 +179,12 @@ std::int64_t NcclCommunicator::slot_bytes() const {
   return std::max(smallest_slot, scratch_bytes / std::max(1, size() - 1) / alignment * alignment);
 }
 
-std::byte* NcclCommunicator::slot(int peer) {
+std::byte* NcclCommunicator::slot(int peer) const {
   return scratch_->data() + (peer < rank() ? peer : peer - 1) * slot_bytes();
 }
 
-void NcclCommunicator::reduce_scratch(Stream& stream, DType dtype, const std::byte* own, std::byte* out,
-                                      std::int64_t count, Reduction reduction) {
+void NcclCommunicator::reduce_slots(Stream& stream, DType dtype, const std::byte* own, std::byte* out,
+                                    std::int64_t count, Reduction reduction) {
   if (count == 0) return;
   for (int peer = 0; peer < size(); ++peer) inputs_[static_cast<std::size_t>(peer)] = peer == rank() ? own : slot(peer);
   device_.reduce(stream, reduction, dtype, out, inputs_, count);
@@ -176,17 +200,10 @@ void NcclCommunicator::reduce_parts(Stream& stream, DType dtype, const std::byte
     const auto count_of = [&](int peer) {
       return std::clamp(begin_of(peer + 1) - begin_of(peer) - at, std::int64_t{0}, at_once);
     };
+    const auto part_to = [&](int peer) { return Out{send + (begin_of(peer) + at) * width, count_of(peer) * width}; };
     const std::int64_t mine = count_of(rank());
-    {
-      Exchange exchange(watch_->library(), *link_, stream.native());
-      for (int step = 1; step < size(); ++step) {
-        const int to = (rank() + step) % size(), from = (rank() + size() - step) % size();
-        exchange.send(to, send + (begin_of(to) + at) * width, count_of(to) * width);
-        exchange.receive(from, slot(from), mine * width);
-      }
-      exchange.queue();
-    }
-    reduce_scratch(stream, dtype, send + (begin_of(rank()) + at) * width, out + at * width, mine, reduction);
+    round(stream, part_to, [&](int peer) { return In{slot(peer), mine * width}; });
+    reduce_slots(stream, dtype, part_to(rank()).data, out + at * width, mine, reduction);
   }
 }
 
@@ -195,7 +212,7 @@ void NcclCommunicator::do_reduce_scatter(Stream& stream, DType dtype, const std:
   queue(
       stream, [&](int) { return count > 0; },
       [&] {
-        if (size() == 1) return copy(stream, receive, send, count * width_of(dtype));
+        if (size() == 1) return copy(stream, receive, {send, count * width_of(dtype)});
         reduce_parts(
             stream, dtype, send, [&](int peer) { return count * peer; }, receive, reduction);
       });
@@ -203,35 +220,32 @@ void NcclCommunicator::do_reduce_scatter(Stream& stream, DType dtype, const std:
 
 void NcclCommunicator::do_all_reduce(Stream& stream, DType dtype, const std::byte* send, std::byte* receive,
                                      std::int64_t count, Reduction reduction) {
-  const std::int64_t width = width_of(dtype);
+  const Out all{send, count * width_of(dtype)};
   const auto begin_of = [&](int peer) { return count * peer / size(); };
-  const auto bytes_of = [&](int peer) { return (begin_of(peer + 1) - begin_of(peer)) * width; };
+  const auto part_from = [&](int peer) {
+    return In{receive + begin_of(peer) * width_of(dtype), (begin_of(peer + 1) - begin_of(peer)) * width_of(dtype)};
+  };
   queue(
       stream, [&](int) { return count > 0; },
       [&] {
-        if (size() == 1) return copy(stream, receive, send, count * width);
+        if (size() == 1) return copy(stream, receive, all);
         if (count == 0) return;
-        if (count * width <= small_all_reduce) {  // everything to everyone: one exchange instead of two
-          {
-            Exchange exchange(watch_->library(), *link_, stream.native());
-            for (int step = 1; step < size(); ++step) {
-              const int to = (rank() + step) % size(), from = (rank() + size() - step) % size();
-              exchange.send(to, send, count * width);
-              exchange.receive(from, slot(from), count * width);
-            }
-            exchange.queue();
-          }
-          return reduce_scratch(stream, dtype, send, receive, count, reduction);
+        if (all.bytes <= small_all_reduce) {  // everything to everyone: one round instead of two
+          round(
+              stream, [&](int) { return all; },
+              [&](int peer) {
+                return In{slot(peer), all.bytes};
+              });
+          return reduce_slots(stream, dtype, send, receive, count, reduction);
         }
-        std::byte* mine = receive + begin_of(rank()) * width;
-        reduce_parts(stream, dtype, send, begin_of, mine, reduction);
-        Exchange exchange(watch_->library(), *link_, stream.native());
-        for (int step = 1; step < size(); ++step) {
-          const int to = (rank() + step) % size(), from = (rank() + size() - step) % size();
-          exchange.send(to, mine, bytes_of(rank()));
-          exchange.receive(from, receive + begin_of(from) * width, bytes_of(from));
-        }
-        exchange.queue();
+        const In mine = part_from(rank());
+        reduce_parts(stream, dtype, send, begin_of, mine.data, reduction);
+        round(
+            stream,
+            [&](int) {
+              return Out{mine.data, mine.bytes};
+            },
+            part_from);
       });
 }
 
@@ -240,12 +254,14 @@ void NcclCommunicator::do_broadcast(Stream& stream, DType dtype, std::byte* data
   queue(
       stream, [&](int peer) { return length > 0 && (rank() == root || peer == root); },
       [&] {
-        if (size() == 1) return;
-        Exchange exchange(watch_->library(), *link_, stream.native());
-        if (rank() != root) exchange.receive(root, data, length);
-        for (int peer = 0; rank() == root && peer < size(); ++peer)
-          if (peer != root) exchange.send(peer, data, length);
-        exchange.queue();
+        round(
+            stream,
+            [&](int) {
+              return Out{data, rank() == root ? length : 0};
+            },
+            [&](int peer) {
+              return In{data, peer == root ? length : 0};
+            });
       });
 }
 
@@ -253,23 +269,21 @@ void NcclCommunicator::do_transfer(Stream& stream, std::span<const Transfer> tra
   const auto bytes_of = [](const Transfer& each) {
     return each.data.given() ? static_cast<std::int64_t>(each.data.bytes()) : 0;
   };
-  queue(
-      stream,
-      [&](int peer) {
-        return std::ranges::any_of(transfers,
-                                   [&](const Transfer& each) { return each.peer == peer && bytes_of(each) > 0; });
-      },
-      [&] {
-        if (transfers.empty()) return;
-        Exchange exchange(watch_->library(), *link_, stream.native());
-        for (const Transfer& each : transfers) {
-          if (each.direction == Transfer::Direction::send)
-            exchange.send(each.peer, each.data.as<const std::byte>(), bytes_of(each));
-          else
-            exchange.receive(each.peer, each.data.as<std::byte>(), bytes_of(each));
-        }
-        exchange.queue();
-      });
+  const auto meets = [&](int peer) {
+    return std::ranges::any_of(transfers,
+                               [&](const Transfer& each) { return each.peer == peer && bytes_of(each) > 0; });
+  };
+  if (transfers.empty()) return;
+  queue(stream, meets, [&] {
+    exchange(stream, [&](Exchange& to_queue) {
+      for (const Transfer& each : transfers) {
+        if (each.direction == Transfer::Direction::send)
+          to_queue.send(each.peer, each.data.as<const std::byte>(), bytes_of(each));
+        else
+          to_queue.receive(each.peer, each.data.as<std::byte>(), bytes_of(each));
+      }
+    });
+  });
 }
 
 void NcclCommunicator::do_barrier(Stream& stream) {

@@ -43,7 +43,7 @@ class Exchange {
   const Library& library_;
   Link& link_;
   void* stream_;
-  std::lock_guard<std::timed_mutex> calls_;
+  std::lock_guard<std::mutex> calls_;
   bool open_ = false;
 };
 

@@ -63,6 +63,9 @@ std::shared_ptr<const Library> load(const Environment& environment) {
   WEFT_NCCL_FUNCTIONS(WEFT_NCCL_RESOLVE)
 #undef WEFT_NCCL_RESOLVE
   library->check(library->ncclGetVersion(&library->version));
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<void*>(library->ncclGetVersion), &info) != 0 && info.dli_fname != nullptr)
+    library->file = info.dli_fname;
   return library;
 }
 

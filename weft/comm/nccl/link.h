@@ -14,7 +14,7 @@ struct Link {
   Link(Device& device, const std::string& group, Comm* made) : comm(made), flights(device, group) {}
   Comm* comm;
   // Held while a thread is inside a call of NCCL on `comm`: an abort frees it.
-  std::timed_mutex calls;
+  std::mutex calls;
   std::atomic<bool> connected{false};  // calls only queue, and return soon
   std::atomic<bool> aborted{false};
   Flights flights;

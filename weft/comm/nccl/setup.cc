@@ -6,34 +6,24 @@
 #include <unistd.h>
 
 #include "weft/base/error.h"
-#include "weft/comm/nccl/communicator.h"
 
 namespace weft::nccl {
 
 namespace {
 
-// The machine and the GPU of every member, as text.
-using Place = std::array<char, 256>;
+using Text = std::array<char, 256>;
 
-std::vector<Place> places_of(Communicator& host, const Device& device) {
-  Place mine{};
-  char machine[128] = {};
-  gethostname(machine, sizeof(machine) - 1);
-  const std::string text = fmt::format("{} {}", machine, device.identity());
-  std::copy_n(text.begin(), std::min(text.size(), mine.size() - 1), mine.begin());
-  std::vector<Place> all(static_cast<std::size_t>(host.size()));
+// The largest number of members whose `mine` is the same.
+int most_alike(Communicator& host, const std::string& mine) {
+  Text text{};
+  std::copy_n(mine.begin(), std::min(mine.size(), text.size() - 1), text.begin());
+  std::vector<Text> all(static_cast<std::size_t>(host.size()));
   HostStream stream;
-  const auto bytes = static_cast<std::int64_t>(mine.size());
-  host.all_gather(stream, Tensor(mine.data(), DType::u8, Shape{bytes}),
+  const auto bytes = static_cast<std::int64_t>(text.size());
+  host.all_gather(stream, Tensor(text.data(), DType::u8, Shape{bytes}),
                   Tensor(all.data(), DType::u8, Shape{bytes * host.size()}));
-  return all;
-}
-
-// The largest number of members on one GPU.
-int members_on_one_gpu(Communicator& host, const Device& device) {
-  const std::vector<Place> places = places_of(host, device);
   std::ptrdiff_t most = 1;
-  for (const Place& place : places) most = std::max(most, std::ranges::count(places, place));
+  for (const Text& each : all) most = std::max(most, std::ranges::count(all, each));
   return static_cast<int>(most);
 }
 
@@ -90,11 +80,14 @@ void run_watched(Watch& watch, const Communicator& host, const std::string& what
   }
 }
 
-std::shared_ptr<Link> make_link(Watch& watch, Communicator& host, Device& device) {
+Setup make_link(Watch& watch, Communicator& host, Device& device) {
   const std::shared_ptr<const Library> library = watch.shared_library();
   const int size = host.size(), rank = host.rank();
   Config config;
-  const int sharing = members_on_one_gpu(host, device);
+  char machine[128] = {};
+  gethostname(machine, sizeof(machine) - 1);
+  const std::string gpu = fmt::format("{} {}", device.identity(), machine);
+  const int sharing = most_alike(host, gpu);
   if (sharing > 1) {
     if (library->version < first_with_shared_gpus)
       throw UserError(
@@ -104,6 +97,7 @@ std::shared_ptr<Link> make_link(Watch& watch, Communicator& host, Device& device
     // All their kernels must fit onto the GPU at once, on several lanes.
     config.max_blocks = std::clamp(32 / sharing, 1, 8);
   }
+  const bool side_by_side = sharing > 1 && most_alike(host, fmt::format("{} {}", getpid(), gpu)) > 1;
   UniqueId id{};
   if (rank == 0) {
     try {
@@ -126,7 +120,7 @@ std::shared_ptr<Link> make_link(Watch& watch, Communicator& host, Device& device
     device.bind_thread();
     library->check(library->ncclCommInitRankConfig(&made->comm, size, id, rank, &made->config));
   });
-  return std::make_shared<Link>(device, host.name(), made->comm);
+  return {std::make_shared<Link>(device, host.name(), made->comm), side_by_side};
 }
 
 }  // namespace weft::nccl

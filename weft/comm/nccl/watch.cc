@@ -139,8 +139,15 @@ void Watch::abort_links() {
   // queue is full and it waits for the very kernel that is to be ended: then there is nothing better than to abort under
   // its feet, which makes NCCL's call return.
   constexpr std::chrono::seconds patience(2);
-  std::vector<std::unique_lock<std::timed_mutex>> calls;
-  for (Link* link : alive) calls.emplace_back(link->calls, link->connected.load() ? patience : std::chrono::seconds(0));
+  const auto deadline = Flights::Clock::now() + patience;
+  std::vector<std::unique_lock<std::mutex>> calls;
+  for (Link* link : alive) {
+    calls.emplace_back(link->calls, std::try_to_lock);
+    while (!calls.back() && link->connected.load() && Flights::Clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      [[maybe_unused]] const bool free = calls.back().try_lock();
+    }
+  }
   // In one group: each marks its communicator first and frees it in the end, which waits for the device; a kernel of the
   // next communicator, not yet marked, would keep it waiting.
   library_->ncclGroupStart();

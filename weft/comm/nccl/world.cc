@@ -60,13 +60,13 @@ std::unique_ptr<Communicator> NcclWorld::make_group(std::span<const RankId> memb
   if (device == nullptr || !device->asynchronous()) return base_.make_group(members, name, device);
   watch_->throw_if_ended();
   std::unique_ptr<Communicator> host = base_.make_group(members, name, nullptr);
-  if (host->size() == 1) return std::make_unique<NcclCommunicator>(watch_, std::move(host), nullptr, *device);
+  if (host->size() == 1) return std::make_unique<NcclCommunicator>(watch_, std::move(host), Setup{}, *device);
   if (!stream_) {
     stream_ = device->make_stream(1);
     memory_ = device->allocate(static_cast<std::size_t>(2 * size()));
   }
-  std::shared_ptr<Link> link = make_link(*watch_, *host, *device);
-  auto group = std::make_unique<NcclCommunicator>(watch_, std::move(host), std::move(link), *device);
+  Setup setup = make_link(*watch_, *host, *device);
+  auto group = std::make_unique<NcclCommunicator>(watch_, std::move(host), std::move(setup), *device);
   group->connect(*stream_, memory_->data());
   return group;
 }

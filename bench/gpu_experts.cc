@@ -167,7 +167,7 @@ std::vector<Operation> operations(Tensors& t, const Layer& l, std::int64_t k) {
        }},
       {"permute", false,
        [=, &ops, &stream] {
-         ops.gather_rows(stream, {l.x, l.slot_of_row, l.rows, l.in_use, k});
+         ops.gather_rows(stream, {l.x, l.slot_of_row, l.rows, l.in_use, k, l.row_of_slot});
        }},
       {"up", false,
        [=, &ops, &stream] {
@@ -187,7 +187,7 @@ std::vector<Operation> operations(Tensors& t, const Layer& l, std::int64_t k) {
        }},
       {"permute d", true,
        [=, &ops, &stream] {
-         ops.gather_rows(stream, {l.dy, l.slot_of_row, l.dout, l.in_use, k});
+         ops.gather_rows(stream, {l.dy, l.slot_of_row, l.dout, l.in_use, k, l.row_of_slot});
        }},
       {"down d", true,
        [=, &ops, &stream] {

@@ -196,6 +196,28 @@ TEST_F(LayerOperations, CrossEntropy) {
         }
 }
 
+// Rows that several blocks share.
+TEST_F(LayerOperations, CrossEntropyOfLongRows) {
+  for (DType type : model_types)
+    for (std::int64_t columns : {20000, 70001, 131096})
+      for (bool in_place : {false, true}) {
+        if (in_place && type != DType::f32) continue;
+        SCOPED_TRACE(fmt::format("{} {}", name_of(type), columns));
+        const std::int64_t rows = 5, vocabulary = columns - 13;
+        const HostTensor logits = HostTensor::normal(DType::f32, {rows, columns}, "logits", 3);
+        const HostTensor labels =
+            HostTensor::integers({0, static_cast<std::int32_t>(vocabulary - 1), -1, 16384, 12345});
+        const HostTensor scale = HostTensor::of(DType::f64, {1}, {0.25}), dlogits(type, {rows, columns});
+        const HostTensor loss = HostTensor::of(DType::f32, {1}, {2.0}), losses(DType::f32, {rows});
+        run([&](const Operations& ops, Stream& stream, const At& at) {
+          ops.cross_entropy(stream, {at(logits), at(labels), at(scale), at(loss), in_place ? at(logits) : at(dlogits),
+                                     at(losses), vocabulary, Store::add});
+        });
+        expect(in_place ? logits : dlogits, 60);
+        for (const HostTensor* x : {&loss, &losses}) expect(*x, 60);
+      }
+}
+
 TEST_F(LayerOperations, Optimizer) {
   struct Slab {
     HostTensor weight, master, m, v, gradient;

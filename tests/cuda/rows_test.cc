@@ -79,6 +79,19 @@ TEST_F(RowOperations, RouteRows) {
   }
 }
 
+// More slots than parts of the smallest size hold.
+TEST_F(RowOperations, RouteManyRows) {
+  const std::int64_t tokens = 20000, k = 4, experts = 130;
+  const HostTensor indices = random_integers({tokens, k}, experts, "i", 11);
+  HostTensor counts(DType::i32, {experts}), offsets(DType::i32, {experts + 1}), row_of_slot(DType::i32, {tokens, k});
+  HostTensor slot_of_row(DType::i32, {tokens * k + experts * 8}), used(DType::i32, {1});
+  slot_of_row.fill(-7);
+  run([&](const Operations& ops, Stream& stream, const At& at) {
+    ops.route_rows(stream, {at(indices), at(counts), at(offsets), at(row_of_slot), at(slot_of_row), at(used), 8});
+  });
+  for (const HostTensor* x : {&counts, &offsets, &row_of_slot, &slot_of_row, &used}) expect_same(*x);
+}
+
 TEST_F(RowOperations, ArrangeRows) {
   for (std::int64_t sources : {1, 3, 8})
     for (std::int64_t experts : {1, 5, 40})
@@ -126,6 +139,33 @@ TEST_F(RowOperations, GatherSumAndEmbedding) {
         });
         for (const HostTensor* t : {&y, &part, &embedded}) expect_same(*t);
         for (const HostTensor* t : {&sum, &wide, &gradient, &written}) expect(*t, 45);
+      }
+}
+
+TEST_F(RowOperations, GatherToPlaces) {
+  struct Case {
+    std::int64_t tokens, k, experts, alignment, capacity;
+    int none_every;
+  };
+  for (DType type : model_types)
+    for (std::int64_t columns : {3, 256, 264, 2056, 4608})
+      for (const Case& c :
+           {Case{1, 2, 4, 16, 0, 0}, Case{45, 3, 7, 1, 0, 5}, Case{100, 8, 16, 8, 0, 0}, Case{33, 2, 5, 4, 40, 3}}) {
+        SCOPED_TRACE(fmt::format("{} {} x {} columns {}", name_of(type), c.tokens, c.k, columns));
+        const std::int64_t rows = (c.capacity > 0 ? c.experts * c.capacity : c.tokens * c.k) + c.experts * c.alignment;
+        const HostTensor x = HostTensor::normal(type, {c.tokens, columns}, "x", 1, columns + 8);
+        const HostTensor indices = random_integers({c.tokens, c.k}, c.experts, "i", c.none_every);
+        HostTensor counts(DType::i32, {c.experts}), offsets(DType::i32, {c.experts + 1}),
+            places(DType::i32, {c.tokens, c.k}), index(DType::i32, {rows}), used(DType::i32, {1});
+        index.fill(-7);
+        const HostTensor y = HostTensor::normal(type, {rows, columns}, "y", 1, columns + 8);
+        run([&](const Operations& ops, Stream& stream, const At& at) {
+          ops.route_rows(
+              stream, {at(indices), at(counts), at(offsets), at(places), at(index), at(used), c.alignment, c.capacity});
+          ops.gather_rows(stream, {at(x), at(index), at(y), at(used), c.k, at(places)});
+        });
+        for (const HostTensor* t : {&places, &index, &counts, &offsets, &used}) expect_same(*t);
+        expect_same(y);
       }
 }
 

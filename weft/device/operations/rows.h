@@ -25,9 +25,12 @@ struct ArrangeRows {
   std::int64_t alignment = 1;
 };
 // y[r] = x[index[r] / divisor] for r < rows_in_use (absent: all); where index[r] < 0: zeros. Rows of any dtype.
+// places i32 [rows of x, divisor], optional, changes nothing: the inverse of the index, places[s] = r where index[r] = s
+// and -1 where there is no such r (route_rows' row_of_slot). With it a GPU reads a row of x once for all its places.
 struct GatherRows {
   Tensor x, index, y, rows_in_use;
   std::int64_t divisor = 1;
+  Tensor places;
 };
 // y[t] = (residual[t] +) (extra[t] +) sum over j of x[index[t, j]], in the order of j; negative indices add nothing.
 struct SumRows {

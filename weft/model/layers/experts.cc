@@ -28,11 +28,12 @@ ValueId add_latent_join(ModuleBuilder& b, const ExpertsSpec& spec, const Routing
     r.ops().matmul(r.stream(), raise);
     if (shared) r.ops().add(r.stream(), {r[y], r[shared_out], r[y]});
   };
-  p.backward = {{{dy}, {up.value}, {v.slot_of_row}, {v.in_use}, {dsum, Access::write}, {v.dout, Access::write}},
-                [=](const Run& r) {
-                  r.ops().matmul(r.stream(), {r[dy], r[up.value], r[dsum]});
-                  r.ops().gather_rows(r.stream(), {r[dsum], r[v.slot_of_row], r[v.dout], r[v.in_use], k});
-                }};
+  p.backward = {
+      {{dy}, {up.value}, {v.slot_of_row}, {v.row_of_slot}, {v.in_use}, {dsum, Access::write}, {v.dout, Access::write}},
+      [=](const Run& r) {
+        r.ops().matmul(r.stream(), {r[dy], r[up.value], r[dsum]});
+        r.ops().gather_rows(r.stream(), {r[dsum], r[v.slot_of_row], r[v.dout], r[v.in_use], k, r[v.row_of_slot]});
+      }};
   p.weight_gradient = {{{dy}, {sum}, {up.gradient, Access::add}}, [=](const Run& r) {
                          r.ops().matmul(r.stream(), {r[dy], r[sum], r[up.gradient], Transposed::yes, Transposed::no,
                                                      r.store(up.gradient)});
@@ -71,9 +72,10 @@ ValueId add_experts(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x) {
   p.forward.run = [=](const Run& r) {
     r.ops().sum_rows(r.stream(), {r[v.out], r[v.row_of_slot], r[y], r[x], shared ? r[shared_out] : Tensor{}});
   };
-  p.backward = {{{dy}, {v.slot_of_row}, {v.in_use}, {v.dout, Access::write}}, [=](const Run& r) {
-                  r.ops().gather_rows(r.stream(), {r[dy], r[v.slot_of_row], r[v.dout], r[v.in_use], k});
-                }};
+  p.backward = {
+      {{dy}, {v.slot_of_row}, {v.row_of_slot}, {v.in_use}, {v.dout, Access::write}}, [=](const Run& r) {
+        r.ops().gather_rows(r.stream(), {r[dy], r[v.slot_of_row], r[v.dout], r[v.in_use], k, r[v.row_of_slot]});
+      }};
   return y;
 }
 

@@ -112,7 +112,8 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
     r.ops().route_rows(r.stream(), {r[kept], r[v.counts], r[v.offsets], r[v.row_of_slot], r[v.slot_of_row], r[v.in_use],
                                     alignment, capacity});
     if (latent) r.ops().matmul(r.stream(), {r[v.xn], r[down.value], r[lowered], Transposed::no, Transposed::yes});
-    r.ops().gather_rows(r.stream(), {latent ? r[lowered] : r[v.xn], r[v.slot_of_row], r[v.rows], r[v.in_use], k});
+    r.ops().gather_rows(r.stream(),
+                        {latent ? r[lowered] : r[v.xn], r[v.slot_of_row], r[v.rows], r[v.in_use], k, r[v.row_of_slot]});
     r.ops().gather_rows(r.stream(),
                         {r[weights].reshape({T * k, 1}), r[v.slot_of_row], r[v.row_weights], r[v.in_use], 1});
   };

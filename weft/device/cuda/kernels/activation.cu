@@ -9,23 +9,37 @@ namespace weft::cuda {
 
 namespace {
 
-template <int V, class T>
-struct GatedForward {
-  Gated kind;
-  Rows<const T> x;
-  Rows<T> y;
-  const float* scales;
-  std::int64_t width;
-  __device__ void operator()(std::int64_t r, std::int64_t unit) const {
-    float g[V], u[V];
-    load<V>(x[r] + unit * V, g);
-    load<V>(x[r] + width + unit * V, u);
-    const float scale = scales != nullptr ? scales[r] : 1.0f;
+// A thread takes `rows_at_once` rows of V columns. Blocks go from the last rows to the first, here and in the backward
+// pass: what the product before wrote last, and what the one behind reads first, is found in the L2 cache.
+constexpr int rows_at_once = 2;
+template <class Kind, int V, class T>
+__global__ void __launch_bounds__(256)
+    gated_forward(Kind kind, Rows<const T> xs, Rows<T> ys, const float* scales, std::int64_t rows, std::int64_t width,
+                  const std::int32_t* in_use) {
+  const std::int64_t j = (blockIdx.y * static_cast<std::int64_t>(blockDim.x) + threadIdx.x) * V;
+  const std::int64_t first = (gridDim.x - 1 - blockIdx.x) * static_cast<std::int64_t>(blockDim.y * rows_at_once);
+  const std::int64_t end = used_rows(in_use, rows);
+  if (j >= width) return;
+  Pack<T, V> gates[rows_at_once], linears[rows_at_once];
+  float scale[rows_at_once];
 #pragma unroll
-    for (int i = 0; i < V; ++i) g[i] = kind.value(g[i], u[i]) * scale;
-    store<V>(y[r] + unit * V, g);
+  for (int i = 0; i < rows_at_once; ++i) {
+    const std::int64_t r = first + i * blockDim.y + threadIdx.y;
+    if (r >= end) continue;
+    gates[i] = *reinterpret_cast<const Pack<T, V>*>(xs[r] + j);
+    linears[i] = *reinterpret_cast<const Pack<T, V>*>(xs[r] + width + j);
+    scale[i] = scales != nullptr ? scales[r] : 1.0f;
   }
-};
+#pragma unroll
+  for (int i = 0; i < rows_at_once; ++i) {
+    const std::int64_t r = first + i * blockDim.y + threadIdx.y;
+    if (r >= end) continue;
+    float y[V];
+#pragma unroll
+    for (int e = 0; e < V; ++e) y[e] = kind.value(widen(gates[i], e), widen(linears[i], e)) * scale[i];
+    store<V>(ys[r] + j, y);
+  }
+}
 
 template <class Kind, int V, class T>
 struct PlainForward {
@@ -53,9 +67,9 @@ struct Gradient {
 };
 
 // Of one row; returns this thread's part of the sum of dy * act(x).
-template <int V, class T>
+template <class Kind, int V, class T>
 struct GatedBackward {
-  Gated kind;
+  Kind kind;
   __device__ float operator()(const Gradient<T>& p, std::int64_t r, std::int64_t j, float scale) const {
     float g[V], u[V], d[V], sum = 0;
     load<V>(p.x[r] + j, g);
@@ -113,7 +127,7 @@ constexpr int warps = 8;
 constexpr std::int64_t widest_for_warp = 4096;
 template <int V, class F, class T>
 __global__ void __launch_bounds__(32 * warps) backward_short_rows(F f, Gradient<T> p) {
-  const std::int64_t r = blockIdx.x * static_cast<std::int64_t>(warps) + threadIdx.x / 32;
+  const std::int64_t r = (gridDim.x - 1 - blockIdx.x) * static_cast<std::int64_t>(warps) + threadIdx.x / 32;
   if (r >= used_rows(p.in_use, p.rows)) return;
   const float scale = p.scales != nullptr ? p.scales[r] : 1.0f;
   float sum = 0;
@@ -162,8 +176,16 @@ void activation(Stream& stream, const Activation& op) {
       const Rows<T> y = rows_of<T>(op.y);
       const float* scales = optional<const float>(op.scale);
       if (op.spec.gated())
-        return launch_over_rows(name, cuda_stream(stream), GatedForward<V, T>{Gated::of(op.spec), x, y, scales, width},
-                                rows, width / V, in_use);
+        return with_gated_kind<T>(op.spec, [&](auto kind) {
+          unsigned wide = 32;
+          while (wide < 256 && wide < width / V) wide *= 2;
+          const dim3 block(wide, 256 / wide);
+          const dim3 grid(static_cast<unsigned>(divide_up(rows, block.y * rows_at_once)),
+                          static_cast<unsigned>(divide_up(width, static_cast<std::int64_t>(wide) * V)));
+          gated_forward<decltype(kind), V, T>
+              <<<grid, block, 0, cuda_stream(stream).handle()>>>(kind, x, y, scales, rows, width, in_use);
+          launched(name);
+        });
       with_plain_kind(op.spec.kind, [&](auto kind) {
         launch_over_rows(name, cuda_stream(stream), PlainForward<decltype(kind), V, T>{x, y, scales}, rows, width / V,
                          in_use);
@@ -202,7 +224,8 @@ void activation_backward(Stream& stream, const ActivationBackward& op) {
           backward_rows<V><<<blocks, threads, 0, cuda_stream(stream).handle()>>>(f, p);
         launched(name);
       };
-      if (op.spec.gated()) return run(GatedBackward<V, T>{Gated::of(op.spec)});
+      if (op.spec.gated())
+        return with_gated_kind<T>(op.spec, [&](auto kind) { run(GatedBackward<decltype(kind), V, T>{kind}); });
       with_plain_kind(op.spec.kind, [&](auto kind) { run(PlainBackward<decltype(kind), V, T>{}); });
     });
   });

@@ -1,40 +1,53 @@
 // The activations and their derivatives for one element. NaN passes through every one of them.
 #pragma once
 
+#include "weft/device/cuda/kernels/quick.cuh"
 #include "weft/device/operations/activation.h"
 
 namespace weft::cuda {
 
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-// swiglu, clamped_swiglu and quick_geglu are one formula:  g sigmoid(alpha g) (u + offset)  of clamped g and u.
+// swiglu, clamped_swiglu and quick_geglu are one formula:  g sigmoid(alpha g) (u + offset)  of clamped g and u. plain: swiglu,
+// where alpha is 1 and there is neither offset nor clamp. quick: with the short sigmoid, for results in bf16.
+template <bool plain, bool quick>
 struct Gated {
   float limit, alpha, offset;
   bool clamps;
 
-  static Gated of(const ActivationSpec& spec) {
-    const bool quick = spec.kind == ActivationKind::quick_geglu;
-    return {static_cast<float>(spec.limit), quick ? static_cast<float>(spec.alpha) : 1.0f,
-            quick ? static_cast<float>(spec.offset) : 0.0f, spec.kind != ActivationKind::swiglu && spec.limit > 0};
-  }
-  __device__ float clamped_gate(float g) const { return clamps && g > limit ? limit : g; }
+  __device__ float clamped_gate(float g) const { return !plain && clamps && g > limit ? limit : g; }
   __device__ float clamped_linear(float u) const {
-    const float low = clamps && u > limit ? limit : u;
-    return clamps && low < -limit ? -limit : low;
+    const float low = !plain && clamps && u > limit ? limit : u;
+    return !plain && clamps && low < -limit ? -limit : low;
+  }
+  __device__ float linear(float u) const { return plain ? u : clamped_linear(u) + offset; }
+  __device__ float share(float gate) const {
+    const float x = plain ? gate : alpha * gate;
+    return quick ? quick_sigmoid(x) : sigmoid(x);
   }
   __device__ float value(float g, float u) const {
     const float gate = clamped_gate(g);
-    return gate * sigmoid(alpha * gate) * (clamped_linear(u) + offset);
+    return gate * share(gate) * linear(u);
   }
   // d: the gradient of the value. Beyond a clamp there is none; at its bound there is.
   __device__ void gradient(float g, float u, float d, float& value, float& dg, float& du) const {
-    const float x = clamped_gate(g), linear = clamped_linear(u) + offset;
-    const float s = sigmoid(alpha * x), gate = x * s;
-    value = gate * linear;
-    dg = clamps && g > limit ? 0.0f : d * linear * (s + alpha * gate * (1.0f - s));
-    du = clamps && (u > limit || u < -limit) ? 0.0f : d * gate;
+    const float x = clamped_gate(g), up = linear(u), s = share(x), gate = x * s;
+    const float slope = plain ? s + gate * (1.0f - s) : s + alpha * gate * (1.0f - s);
+    value = gate * up;
+    dg = !plain && clamps && g > limit ? 0.0f : d * up * slope;
+    du = !plain && clamps && (u > limit || u < -limit) ? 0.0f : d * gate;
   }
 };
+
+// body(kind) for an activation with a gate, of elements stored as T.
+template <class T, class Body>
+void with_gated_kind(const ActivationSpec& spec, const Body& body) {
+  constexpr bool quick = sizeof(T) == 2;
+  if (spec.kind == ActivationKind::swiglu) return body(Gated<true, quick>{0, 1, 0, false});
+  const bool shifted = spec.kind == ActivationKind::quick_geglu;
+  body(Gated<false, quick>{static_cast<float>(spec.limit), shifted ? static_cast<float>(spec.alpha) : 1.0f,
+                           shifted ? static_cast<float>(spec.offset) : 0.0f, spec.limit > 0});
+}
 
 struct SquaredRelu {
   __device__ static float value(float x) {

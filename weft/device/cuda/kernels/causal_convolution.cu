@@ -1,9 +1,10 @@
 // Causal depthwise convolution with few taps. A warp walks along a run of tokens, a thread with V channels side by side;
 // what it has seen stays in registers, so that every element is read once (and a few before each run). The next tokens
-// are on their way while the present ones are worked on.
+// are on their way through shared memory while the present ones are worked on.
 #include "weft/device/cuda/kernels/activation_kinds.cuh"
 #include "weft/device/cuda/kernels/column_sums.cuh"
 #include "weft/device/cuda/kernels/quick.cuh"
+#include "weft/device/cuda/kernels/ring.cuh"
 #include "weft/device/cuda/table.h"
 #include "weft/device/operations/recurrent.h"
 
@@ -15,7 +16,10 @@ constexpr int most_taps = 16;
 constexpr int runs_a_block = 4;  // one for each warp, side by side, so that they share what is before
 constexpr int run = 32;          // tokens of a warp
 constexpr int block_tokens = runs_a_block * run;
-constexpr int wide_channels = 4;  // of a thread
+constexpr int at_once = 4;  // tokens in the body of a loop: as many as there are taps, so that none is moved
+template <class T>
+constexpr int wide_channels = 16 / sizeof(T);  // of a thread
+constexpr int few_channels = 4;                // where it holds the sums of gradients, too
 
 struct Sizes {
   std::int64_t tokens, channels, length;
@@ -67,18 +71,46 @@ struct Place {
   }
 };
 
-// `size` tokens on their way.
-template <class T, int V, int size>
-struct Batch {
-  Pack<T, V> at[size];
-  __device__ void read(const T* from, std::int64_t stride, int count) {
+// The tokens of a thread's run on their way: of x, and of dy where there are two streams. `room` is shared memory.
+template <class T, int V, int streams>
+struct Tokens {
+  static constexpr int depth = 8;
+  using Words = Ring<Pack<T, V>, streams, depth, 32 * runs_a_block>;
+  Words& ring;
+  int count, asked = 0, thread = static_cast<int>(threadIdx.y * 32 + threadIdx.x);
+  const T* from[streams];
+  std::int64_t stride[streams];
+
+  __device__ Tokens(Words& room, int tokens, const Place<V>& place, const Rows<const T> (&rows)[streams])
+      : ring(room), count(tokens) {
 #pragma unroll
-    for (int u = 0; u < size; ++u)
-      if (u < count) at[u] = *reinterpret_cast<const Pack<T, V>*>(from + u * stride);
+    for (int s = 0; s < streams; ++s) {
+      from[s] = rows[s][place.token] + place.channel;
+      stride[s] = rows[s].stride;
+    }
+#pragma unroll
+    for (int i = 0; i + 1 < depth; ++i) ask();
   }
-  __device__ void widened(int u, float (&x)[V]) const {
+  __device__ void ask() {
+    if (asked < count) {
 #pragma unroll
-    for (int v = 0; v < V; ++v) x[v] = widen(at[u].at[v]);
+      for (int s = 0; s < streams; ++s) {
+        ring.ask(asked % depth, s, from[s], thread);
+        from[s] += stride[s];
+      }
+    }
+    ++asked;
+    ring.asked();
+  }
+  // Waits for the next token, with those behind it on their way.
+  __device__ void next() {
+    ask();
+    ring.template wait<depth - 1>();
+  }
+  __device__ void widened(int token, int stream, float (&x)[V]) const {
+    const Pack<T, V> word = ring.get(token % depth, stream, thread);
+#pragma unroll
+    for (int v = 0; v < V; ++v) x[v] = widen(word, v);
   }
 };
 
@@ -140,25 +172,23 @@ struct Window {
 };
 
 template <int taps, int V, class T, class W>
-__global__ void __launch_bounds__(32 * runs_a_block, 5) forward_kernel(Arguments<T, W> a) {
-  constexpr int size = 4;  // tokens at once
+__global__ void __launch_bounds__(32 * runs_a_block, 4) forward_kernel(Arguments<T, W> a) {
+  using In = Tokens<T, V, 1>;
+  __shared__ typename In::Words room;
   const Place<V> place;
   const int count = place.count(a.sizes);
   if (place.channel >= a.sizes.channels || count <= 0) return;
-  const T* x = a.x[place.token] + place.channel;
   T* y = a.y[place.token] + place.channel;
-  Batch<T, V, size> now, next;
-  now.read(x, a.x.stride, count);
+  In tokens(room, count, place, {a.x});
   Window<taps, V> window(a, place.channel, place.token);
   Walk walk(a.sizes, place.token);
-  for (int done = 0; done < count; done += size) {
-    x += size * a.x.stride;
-    next.read(x, a.x.stride, count - done - size);
+  for (int done = 0; done < count; done += at_once) {
 #pragma unroll
-    for (int u = 0; u < size; ++u) {
+    for (int u = 0; u < at_once; ++u) {
       if (done + u >= count) break;
       float in[V], out[V];
-      now.widened(u, in);
+      tokens.next();
+      tokens.widened(done + u, 0, in);
       window.enter(in, walk.reach(taps - 1));
 #pragma unroll
       for (int v = 0; v < V; ++v) {
@@ -168,32 +198,25 @@ __global__ void __launch_bounds__(32 * runs_a_block, 5) forward_kernel(Arguments
       store<V>(y, out);
       y += a.y.stride;
     }
-    now = next;
   }
 }
 
 // dx of token t is complete once the gradients of the sums of t .. t + taps - 1 are there.
 template <int taps, int V, class T, class W>
-__global__ void __launch_bounds__(32 * runs_a_block, 4) backward_kernel(Arguments<T, W> a) {
-  constexpr int size = 4;
+__global__ void __launch_bounds__(32 * runs_a_block, 3) backward_kernel(Arguments<T, W> a) {
+  using In = Tokens<T, V, 2>;
+  __shared__ typename In::Words room;
   const Place<V> place;
   const int own = place.count(a.sizes), count = place.count(a.sizes, taps - 1);
   if (place.channel >= a.sizes.channels || own <= 0) return;
-  const T *x = a.x[place.token] + place.channel, *dy = a.dy[place.token] + place.channel;
   T* to = a.y[place.token] + place.channel;
-  Batch<T, V, size> x_now, x_next, dy_now, dy_next;
-  x_now.read(x, a.x.stride, count);
-  dy_now.read(dy, a.dy.stride, count);
+  In tokens(room, count, place, {a.x, a.dy});
   Window<taps, V> window(a, place.channel, place.token);
   Walk walk(a.sizes, place.token);
   float dx[taps][V] = {};  // dx[taps - 1 - i]: of token t - i
-  for (int done = 0; done < own + taps - 1; done += size) {
-    x += size * a.x.stride;
-    dy += size * a.dy.stride;
-    x_next.read(x, a.x.stride, count - done - size);
-    dy_next.read(dy, a.dy.stride, count - done - size);
+  for (int done = 0; done < own + taps - 1; done += at_once) {
 #pragma unroll
-    for (int u = 0; u < size; ++u) {
+    for (int u = 0; u < at_once; ++u) {
 #pragma unroll
       for (int v = 0; v < V; ++v) {
 #pragma unroll
@@ -202,8 +225,9 @@ __global__ void __launch_bounds__(32 * runs_a_block, 4) backward_kernel(Argument
       }
       if (done + u < count) {
         float in[V], d[V];
-        x_now.widened(u, in);
-        dy_now.widened(u, d);
+        tokens.next();
+        tokens.widened(done + u, 0, in);
+        tokens.widened(done + u, 1, d);
         const int reach = walk.reach(taps - 1);
         window.enter(in, reach);
 #pragma unroll
@@ -221,37 +245,34 @@ __global__ void __launch_bounds__(32 * runs_a_block, 4) backward_kernel(Argument
         to += a.y.stride;
       }
     }
-    x_now = x_next;
-    dy_now = dy_next;
   }
 }
 
 // parts: [blocks of tokens][taps + 1][channels], the bias's gradient last. The runs of a block are added in their order.
 template <int taps, int V, class T, class W>
 __global__ void __launch_bounds__(32 * runs_a_block, 4) weight_kernel(Arguments<T, W> a, float* parts) {
-  constexpr int size = 4;
-  __shared__ float of_runs[runs_a_block][(taps + 1) * V][32];
+  using In = Tokens<T, V, 2>;
+  using OfRuns = float[runs_a_block][(taps + 1) * V][32];
+  __shared__ union Room {
+    typename In::Words words;
+    OfRuns of_runs;  // once all words have been read
+    __device__ Room() {}
+  } room;
   const Place<V> place;
   const int count = place.count(a.sizes);
   float sums[taps + 1][V] = {};
   if (place.channel < a.sizes.channels && count > 0) {
-    const T *x = a.x[place.token] + place.channel, *dy = a.dy[place.token] + place.channel;
-    Batch<T, V, size> x_now, x_next, dy_now, dy_next;
-    x_now.read(x, a.x.stride, count);
-    dy_now.read(dy, a.dy.stride, count);
+    In tokens(room.words, count, place, {a.x, a.dy});
     Window<taps, V> window(a, place.channel, place.token);
     Walk walk(a.sizes, place.token);
-    for (int done = 0; done < count; done += size) {
-      x += size * a.x.stride;
-      dy += size * a.dy.stride;
-      x_next.read(x, a.x.stride, count - done - size);
-      dy_next.read(dy, a.dy.stride, count - done - size);
+    for (int done = 0; done < count; done += at_once) {
 #pragma unroll
-      for (int u = 0; u < size; ++u) {
+      for (int u = 0; u < at_once; ++u) {
         if (done + u >= count) break;
         float in[V], d[V];
-        x_now.widened(u, in);
-        dy_now.widened(u, d);
+        tokens.next();
+        tokens.widened(done + u, 0, in);
+        tokens.widened(done + u, 1, d);
         window.enter(in, walk.reach(taps - 1));
 #pragma unroll
         for (int v = 0; v < V; ++v) {
@@ -261,23 +282,22 @@ __global__ void __launch_bounds__(32 * runs_a_block, 4) weight_kernel(Arguments<
           sums[taps][v] += g;
         }
       }
-      x_now = x_next;
-      dy_now = dy_next;
     }
   }
+  __syncthreads();
 #pragma unroll
   for (int i = 0; i <= taps; ++i)
 #pragma unroll
-    for (int v = 0; v < V; ++v) of_runs[threadIdx.y][i * V + v][threadIdx.x] = sums[i][v];
+    for (int v = 0; v < V; ++v) room.of_runs[threadIdx.y][i * V + v][threadIdx.x] = sums[i][v];
   __syncthreads();
   if (place.channel >= a.sizes.channels) return;
   for (int i = static_cast<int>(threadIdx.y); i <= taps; i += runs_a_block) {
     float sum[V];
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      sum[v] = of_runs[0][i * V + v][threadIdx.x];
+      sum[v] = room.of_runs[0][i * V + v][threadIdx.x];
 #pragma unroll
-      for (int w = 1; w < runs_a_block; ++w) sum[v] += of_runs[w][i * V + v][threadIdx.x];
+      for (int w = 1; w < runs_a_block; ++w) sum[v] += room.of_runs[w][i * V + v][threadIdx.x];
     }
     store<V>(parts + (blockIdx.y * static_cast<std::int64_t>(taps + 1) + i) * a.sizes.channels + place.channel, sum);
   }
@@ -325,7 +345,7 @@ bool wide(const Sizes& sizes, const CausalConvolution& op, std::initializer_list
 }
 
 // body(integral constants taps, V). The usual four taps with several channels at once; every other number with one.
-template <class Body>
+template <int wide_channels, class Body>
 void with_taps(std::int64_t taps, bool wide, const Body& body) {
   const auto one = std::integral_constant<int, 1>{};
   switch (taps) {
@@ -358,7 +378,7 @@ void causal_convolution(Stream& stream, const CausalConvolution& op) {
   with_storage_and(name, op.x.dtype, op.weight.dtype, [&](auto t, auto w) {
     using T = typename decltype(t)::type;
     using W = typename decltype(w)::type;
-    with_taps(columns_of(op.weight), wide(sizes, op, {&op.x, &op.y}), [&](auto taps, auto v) {
+    with_taps<wide_channels<T>>(columns_of(op.weight), wide(sizes, op, {&op.x, &op.y}), [&](auto taps, auto v) {
       constexpr int V = decltype(v)::value;
       forward_kernel<decltype(taps)::value, V, T, W>
           <<<grid_of<V>(sizes), block_shape, 0, cuda_stream(stream).handle()>>>(arguments<T, W>(sizes, op, {}, op.y));
@@ -377,7 +397,7 @@ void causal_convolution_backward(Stream& stream, const CausalConvolutionBackward
   with_storage_and(name, f.x.dtype, f.weight.dtype, [&](auto t, auto w) {
     using T = typename decltype(t)::type;
     using W = typename decltype(w)::type;
-    with_taps(columns_of(f.weight), wide(sizes, f, {&f.x, &op.dy, &op.dx}), [&](auto taps, auto v) {
+    with_taps<wide_channels<T>>(columns_of(f.weight), wide(sizes, f, {&f.x, &op.dy, &op.dx}), [&](auto taps, auto v) {
       constexpr int V = decltype(v)::value;
       backward_kernel<decltype(taps)::value, V, T, W>
           <<<grid_of<V>(sizes), block_shape, 0, cuda_stream(stream).handle()>>>(
@@ -402,7 +422,7 @@ void causal_convolution_weight_gradient(Stream& stream, const CausalConvolutionW
   with_storage_and(name, f.x.dtype, f.weight.dtype, [&](auto t, auto w) {
     using T = typename decltype(t)::type;
     using W = typename decltype(w)::type;
-    with_taps(columns_of(f.weight), wide(sizes, f, {&f.x, &op.dy}), [&](auto count, auto v) {
+    with_taps<few_channels>(columns_of(f.weight), wide(sizes, f, {&f.x, &op.dy}), [&](auto count, auto v) {
       constexpr int taps = decltype(count)::value, V = decltype(v)::value;
       if (runs > 0) {
         weight_kernel<taps, V, T, W>

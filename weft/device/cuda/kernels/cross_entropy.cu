@@ -1,5 +1,10 @@
-// cross_entropy: a block for each row; losses of rows are added in order by one more block.
-#include "weft/device/cuda/kernels/launch.cuh"
+// cross_entropy: one block or several for each row; losses of rows are added in order by one more block.
+#include <cfloat>
+
+#include <cooperative_groups.h>
+
+#include "weft/device/cuda/kernels/launch_hopper.cuh"
+#include "weft/device/cuda/kernels/quick.cuh"
 #include "weft/device/cuda/kernels/reduce.cuh"
 #include "weft/device/cuda/table.h"
 #include "weft/device/operations/loss.h"
@@ -8,71 +13,170 @@ namespace weft::cuda {
 
 namespace {
 
-// Two blocks a multiprocessor: the rows that are being read twice (f32, 32,768 logits: 35 MB) stay in the L2 cache.
-constexpr int threads = 1024;
+// A row is read twice, the second time from the L2 cache: so there may not be many rows at once. Where rows are long, the
+// blocks of a cluster share one (H200: 528 blocks with 64 KB each, 34 MB).
+constexpr int threads = 512, blocks_a_processor = 4;
+constexpr std::int64_t block_columns = 16384;
+constexpr unsigned largest_team = 8;
+
+// The blocks of a row.
+struct Team {
+#if __CUDA_ARCH__ >= 900
+  cooperative_groups::cluster_group group = cooperative_groups::this_cluster();
+  __device__ int rank() const { return static_cast<int>(group.block_rank()); }
+  __device__ int size() const { return static_cast<int>(group.num_blocks()); }
+  template <class T>
+  __device__ const T* of(T* shared, int rank) const {
+    return group.map_shared_rank(shared, rank);
+  }
+  __device__ void arrive() { group.barrier_arrive(); }
+  __device__ void wait() { group.barrier_wait(); }
+#else
+  __device__ int rank() const { return 0; }
+  __device__ int size() const { return 1; }
+  template <class T>
+  __device__ const T* of(T* shared, int) const {
+    return shared;
+  }
+  __device__ void arrive() { __syncthreads(); }
+  __device__ void wait() {}
+#endif
+};
+
+// e^x for x <= 0; its relative error is about (2 + |x|) 2^-23.
+__device__ float quick_exp(float x) { return quick_exp2(1.4426950408889634f * x); }
 
 __device__ double scalar(const void* data, bool single) {
   return single ? static_cast<double>(*static_cast<const float*>(data)) : *static_cast<const double*>(data);
 }
 
-template <int V, class L, class D>
-__global__ void __launch_bounds__(threads)
-    loss_rows(Rows<const L> all_logits, const std::int32_t* labels, const void* scale, bool single_scale,
-              Rows<D> all_dlogits, float* row_losses, double* losses, std::int64_t columns, std::int64_t vocabulary) {
-  const std::int64_t r = blockIdx.x;
-  const L* logits = all_logits[r];
-  D* dlogits = all_dlogits.data != nullptr ? all_dlogits[r] : nullptr;
-  const std::int32_t label = labels[r];
-  if (label < 0 || label >= vocabulary) {
-    if (dlogits != nullptr)
-      for (std::int64_t c = threadIdx.x; c < columns; c += threads) dlogits[c] = narrow<D>(0.0f);
-    if (threadIdx.x == 0) {
+// The largest value of a part of a row, and the sum of exp(value - largest).
+struct Exponentials {
+  double sum;
+  float top;
+};
+
+// f(integral constant, c) for packs of V columns below `count`, `at_once` of them from c on, or one. Returns the columns
+// that are left.
+template <int V, int at_once, class F>
+__device__ int over_packs(int count, const F& f) {
+  constexpr int step = threads * V;
+  const int whole = count / V * V;
+  int c = static_cast<int>(threadIdx.x) * V;
+  for (; c + (at_once - 1) * step < whole; c += at_once * step) f(std::integral_constant<int, at_once>{}, c);
+  for (; c < whole; c += step) f(std::integral_constant<int, 1>{}, c);
+  return whole;
+}
+
+// Of `count` logits, for all threads of the block. V: how many can be read at once, at least.
+template <int V>
+__device__ Exponentials sum_exponentials(const float* logits, int count) {
+  constexpr int width = V >= 4 ? 4 : 1;
+  float top = -FLT_MAX, sum = 0;
+  const int whole = over_packs<width, 4>(count, [&](auto packs, int c) {
+    float v[packs.value][width], high = top, part = 0;
+#pragma unroll
+    for (int p = 0; p < packs.value; ++p) load<width>(logits + c + p * threads * width, v[p]);
+#pragma unroll
+    for (int p = 0; p < packs.value; ++p)
+#pragma unroll
+      for (int i = 0; i < width; ++i) high = fmaxf(high, v[p][i]);
+#pragma unroll
+    for (int p = 0; p < packs.value; ++p)
+#pragma unroll
+      for (int i = 0; i < width; ++i) part += quick_exp(v[p][i] - high);
+    sum = sum * quick_exp(top - high) + part;
+    top = high;
+  });
+  for (int c = whole + static_cast<int>(threadIdx.x); c < count; c += threads) {
+    const float x = logits[c], high = fmaxf(top, x);
+    sum = sum * quick_exp(top - high) + quick_exp(x - high);
+    top = high;
+  }
+  const float highest = block_max<threads>(top);
+  return {block_sum<threads>(static_cast<double>(sum * quick_exp(top - highest))), highest};
+}
+
+// dlogits = exp(logits - highest) factor; at_label where the label is; 0 beyond `count`.
+template <int V, class D>
+__device__ void write_gradients(const float* logits, D* dlogits, int count, int columns, float highest, float factor,
+                                int label, float at_label) {
+  const int whole = over_packs<V, 2>(count, [&](auto packs, int c) {
+    float v[packs.value][V];
+#pragma unroll
+    for (int p = 0; p < packs.value; ++p) load<V>(logits + c + p * threads * V, v[p]);
+#pragma unroll
+    for (int p = 0; p < packs.value; ++p) {
+      const int at = c + p * threads * V;
+#pragma unroll
+      for (int i = 0; i < V; ++i) v[p][i] = quick_exp(v[p][i] - highest) * factor;
+      if (label >= at && label < at + V) {
+#pragma unroll
+        for (int i = 0; i < V; ++i)
+          if (at + i == label) v[p][i] = at_label;
+      }
+      store<V>(dlogits + at, v[p]);
+    }
+  });
+  for (int c = whole + static_cast<int>(threadIdx.x); c < columns; c += threads)
+    dlogits[c] = narrow<D>(c >= count ? 0.0f : c == label ? at_label : quick_exp(logits[c] - highest) * factor);
+}
+
+// A team of blocks a row, each with `part` columns (a multiple of 8).
+template <int V, class D>
+__global__ void __launch_bounds__(threads, blocks_a_processor)
+    loss_rows(Rows<const float> all_logits, const std::int32_t* labels, const void* scale, bool single_scale,
+              Rows<D> all_dlogits, float* row_losses, double* losses, int all_columns, int vocabulary, int part) {
+  __shared__ Exponentials own;
+  __shared__ float shared_label_logit;
+  Team team;
+  const std::int64_t r = blockIdx.x / static_cast<unsigned>(team.size());
+  const int begin = min(team.rank() * part, all_columns), columns = min(part, all_columns - begin);
+  const int count = max(min(columns, vocabulary - begin), 0);  // of the columns, those of the vocabulary
+  const float* logits = all_logits[r] + begin;
+  D* dlogits = all_dlogits.data != nullptr ? all_dlogits[r] + begin : nullptr;
+  if (labels[r] < 0 || labels[r] >= vocabulary) {
+    for (int c = static_cast<int>(threadIdx.x); dlogits != nullptr && c < columns; c += threads)
+      dlogits[c] = narrow<D>(0.0f);
+    if (team.rank() == 0 && threadIdx.x == 0) {
       losses[r] = 0;
       if (row_losses != nullptr) row_losses[r] = 0;
     }
     return;
   }
-  // The largest logit so far and the sum of exp(logit - largest), in one reading.
-  float top = -INFINITY, sum = 0, v[V];
-  const std::int64_t whole = vocabulary / V * V;
-  for (std::int64_t c = threadIdx.x * V; c < whole; c += threads * V) {
-    load<V>(logits + c, v);
-    float high = top;
-#pragma unroll
-    for (int i = 0; i < V; ++i) high = v[i] > high ? v[i] : high;
-    float part = 0;
-#pragma unroll
-    for (int i = 0; i < V; ++i) part += expf(v[i] - high);
-    sum = (top == -INFINITY ? 0.0f : sum * expf(top - high)) + part;
-    top = high;
-  }
-  for (std::int64_t c = whole + threadIdx.x; c < vocabulary; c += threads) {
-    const float x = widen(logits[c]), high = x > top ? x : top;
-    sum = (top == -INFINITY ? 0.0f : sum * expf(top - high)) + expf(x - high);
-    top = high;
-  }
-  const float highest = block_max<threads>(top);
-  const double total =
-      block_sum<threads>(top == -INFINITY ? 0.0 : static_cast<double>(sum) * exp(static_cast<double>(top - highest)));
-  const double label_logit = static_cast<double>(widen(logits[label]));
+  const int label = labels[r] - begin;
+  const bool has_label = label >= 0 && label < columns;
+  const Exponentials sums = sum_exponentials<V>(logits, count);
   if (threadIdx.x == 0) {
+    own = sums;
+    if (has_label) shared_label_logit = logits[label];
+  }
+  team.arrive();
+  team.wait();
+  float highest = -FLT_MAX;
+  double total = 0;
+  for (int k = 0; k < team.size(); ++k) {
+    const float top = team.of(&own, k)->top;
+    highest = top > highest ? top : highest;
+  }
+  for (int k = 0; k < team.size(); ++k) {
+    const Exponentials* of_part = team.of(&own, k);
+    total += of_part->sum * static_cast<double>(expf(of_part->top - highest));
+  }
+  team.arrive();
+  const double label_logit = has_label ? static_cast<double>(shared_label_logit) : 0.0;
+  if (has_label && threadIdx.x == 0) {
     const double loss = log(total) + (static_cast<double>(highest) - label_logit);
     losses[r] = loss;
     if (row_losses != nullptr) row_losses[r] = static_cast<float>(loss);
   }
-  if (dlogits == nullptr) return;
-  const double s = scalar(scale, single_scale);
-  const float factor = static_cast<float>(s / total);
-  const float at_label = static_cast<float>(s * (exp(label_logit - static_cast<double>(highest)) / total - 1));
-  __syncthreads();  // all have read the label's logit; dlogits may be the logits
-  for (std::int64_t c = threadIdx.x * V; c < whole; c += threads * V) {
-    load<V>(logits + c, v);
-#pragma unroll
-    for (int i = 0; i < V; ++i) v[i] = c + i == label ? at_label : expf(v[i] - highest) * factor;
-    store<V>(dlogits + c, v);
+  if (dlogits != nullptr) {
+    const double s = scalar(scale, single_scale);
+    const float at_label =
+        has_label ? static_cast<float>(s * (exp(label_logit - static_cast<double>(highest)) / total - 1)) : 0.0f;
+    write_gradients<V>(logits, dlogits, count, columns, highest, static_cast<float>(s / total), label, at_label);
   }
-  for (std::int64_t c = whole + threadIdx.x; c < columns; c += threads)
-    dlogits[c] = narrow<D>(c >= vocabulary ? 0.0f : c == label ? at_label : expf(widen(logits[c]) - highest) * factor);
+  team.wait();  // others may still read `own`
 }
 
 __global__ void add_losses(const double* losses, std::int64_t rows, const void* scale, bool single_scale, float* loss,
@@ -91,6 +195,7 @@ void cross_entropy(Stream& stream, const CrossEntropy& op) {
   const std::int64_t rows = op.logits.rows(), columns = columns_of(op.logits);
   require(rows == 0 || (op.vocabulary >= 1 && op.vocabulary <= columns), name,
           "the vocabulary exceeds the logits' columns");
+  require(columns < std::int64_t{1} << 30, name, "more than a billion columns");
   require(op.labels.dtype == DType::i32 && op.labels.shape.elements() == rows, name, "labels are not i32 [S]");
   require(op.logits.dtype == DType::f32 && op.loss.dtype == DType::f32, name, "needs f32 logits and loss on a GPU");
   require(!op.row_losses.given() || (op.row_losses.dtype == DType::f32 && op.row_losses.shape.elements() == rows), name,
@@ -104,11 +209,13 @@ void cross_entropy(Stream& stream, const CrossEntropy& op) {
     with_storage(name, op.dlogits.given() ? op.dlogits.dtype : DType::f32, [&](auto type) {
       using D = typename decltype(type)::type;
       with_pack(pack, {&op.logits, &op.dlogits}, [&](auto v) {
-        constexpr int V = decltype(v)::value;
-        loss_rows<V, float, D><<<static_cast<unsigned>(rows), threads, 0, s.handle()>>>(
-            rows_of<const float>(op.logits), op.labels.as<std::int32_t>(), op.scale.data, single,
-            rows_of<D>(op.dlogits), optional<float>(op.row_losses), losses, columns, op.vocabulary);
-        launched(name);
+        unsigned team = 1;
+        while (hopper_or_newer() && team < largest_team && columns > block_columns * team) team *= 2;
+        const auto part = static_cast<int>(divide_up(divide_up(columns, team), pack) * pack);
+        launch_clusters(name, s, team, loss_rows<decltype(v)::value, D>, dim3(static_cast<unsigned>(rows) * team),
+                        dim3(threads), 0, rows_of<const float>(op.logits), op.labels.as<std::int32_t>(), op.scale.data,
+                        single, rows_of<D>(op.dlogits), optional<float>(op.row_losses), losses,
+                        static_cast<int>(columns), static_cast<int>(op.vocabulary), part);
       });
     });
   add_losses<<<1, 1024, 0, s.handle()>>>(losses, rows, op.scale.data, single, op.loss.as<float>(),

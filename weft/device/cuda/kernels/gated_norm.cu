@@ -13,7 +13,7 @@ namespace {
 template <int threads, int V, class T, class W>
 __global__ void gated_forward(Rows<const T> xs, Rows<const T> zs, const W* weights, Rows<T> ys, float* inverses,
                               Parts parts, float eps, bool gate_first) {
-  const std::int64_t index = part_index<threads>();
+  const std::int64_t index = part_index();
   if (index >= parts.rows * parts.count) return;
   const std::int64_t r = index / parts.count, part = index % parts.count, offset = part * parts.width;
   const T *x = xs[r] + offset, *z = zs[r] + offset;
@@ -48,7 +48,7 @@ __global__ void gated_forward(Rows<const T> xs, Rows<const T> zs, const W* weigh
 template <int threads, int V, class T, class W>
 __global__ void gated_backward(Rows<const T> xs, Rows<const T> zs, const W* weights, const float* inverses,
                                Rows<const T> dys, Rows<T> dxs, Rows<T> dzs, Parts parts, bool gate_first) {
-  const std::int64_t index = part_index<threads>();
+  const std::int64_t index = part_index();
   if (index >= parts.rows * parts.count) return;
   const std::int64_t r = index / parts.count, part = index % parts.count, offset = part * parts.width;
   const T *x = xs[r] + offset, *z = zs[r] + offset, *dy = dys[r] + offset;
@@ -89,10 +89,10 @@ __global__ void gated_backward(Rows<const T> xs, Rows<const T> zs, const W* weig
 
 // The same with everything read once, before the first sum.
 template <int threads, int count, class T, class W>
-__global__ void __launch_bounds__(held_block<threads>)
+__global__ void __launch_bounds__(threads* few_parts<threads>)
     held_gated_forward(Rows<const T> xs, Rows<const T> zs, const W* weights, Rows<T> ys, float* inverses, Parts parts,
                        float eps, bool gate_first) {
-  const std::int64_t index = part_index<threads>();
+  const std::int64_t index = part_index();
   if (index >= parts.rows * parts.count) return;
   const std::int64_t r = index / parts.count, part = index % parts.count, offset = part * parts.width;
   const int width = static_cast<int>(parts.width);
@@ -119,10 +119,10 @@ __global__ void __launch_bounds__(held_block<threads>)
 }
 
 template <int threads, int count, class T, class W>
-__global__ void __launch_bounds__(held_block<threads>)
+__global__ void __launch_bounds__(threads* few_parts<threads>)
     held_gated_backward(Rows<const T> xs, Rows<const T> zs, const W* weights, const float* inverses, Rows<const T> dys,
                         Rows<T> dxs, Rows<T> dzs, Parts parts, bool gate_first) {
-  const std::int64_t index = part_index<threads>();
+  const std::int64_t index = part_index();
   if (index >= parts.rows * parts.count) return;
   const std::int64_t r = index / parts.count, part = index % parts.count, offset = part * parts.width;
   const int width = static_cast<int>(parts.width);
@@ -173,21 +173,28 @@ struct GatedTerm {
     const float gate = widen(z[row][at]);
     return widen(dy[row][at]) * widen(x[row][at]) * (gate * sigmoid(gate)) * inverse[row * parts + part];
   }
-  // Adds eight columns, of one part; for weights that are not shared.
-  __device__ void add(std::int64_t r, std::int64_t c, float (&sum)[pack]) const {
-    float a[pack], b[pack], d[pack];
-    load<pack>(x[r] + c, a);
-    load<pack>(z[r] + c, b);
-    load<pack>(dy[r] + c, d);
-    const float scale = inverse[r * parts + static_cast<unsigned>(c) / width];
+  // Eight columns, of one part; for weights that are not shared.
+  static constexpr int at_once = 2;
+  struct Words {
+    Pack<T, pack> x, z, dy;
+    float scale;
+  };
+  __device__ Words read(std::int64_t r, std::int64_t c) const {
+    return {read_once<pack>(x[r] + c), read_once<pack>(z[r] + c), read_once<pack>(dy[r] + c),
+            inverse[r * parts + static_cast<unsigned>(c) / width]};
+  }
+  __device__ static void add(const Words& words, float (&sum)[pack]) {
 #pragma unroll
-    for (int i = 0; i < pack; ++i) sum[i] += d[i] * a[i] * (b[i] * quick_sigmoid(b[i])) * scale;
+    for (int i = 0; i < pack; ++i) {
+      const float gate = widen(words.z, i);
+      sum[i] += widen(words.dy, i) * widen(words.x, i) * (gate * quick_sigmoid(gate)) * words.scale;
+    }
   }
 };
 
 template <int threads, int V, class T>
 __global__ void l2_forward(Rows<const T> xs, Rows<T> ys, Parts parts, float eps, float scale) {
-  const std::int64_t index = part_index<threads>();
+  const std::int64_t index = part_index();
   if (index >= parts.rows * parts.count) return;
   const std::int64_t r = index / parts.count, offset = index % parts.count * parts.width;
   const T* x = xs[r] + offset;
@@ -210,7 +217,7 @@ __global__ void l2_forward(Rows<const T> xs, Rows<T> ys, Parts parts, float eps,
 // dx = scale inverse (dy - x inverse^2 (x . dy))
 template <int threads, int V, class T>
 __global__ void l2_backward(Rows<const T> xs, Rows<const T> dys, Rows<T> dxs, Parts parts, float eps, float scale) {
-  const std::int64_t index = part_index<threads>();
+  const std::int64_t index = part_index();
   if (index >= parts.rows * parts.count) return;
   const std::int64_t r = index / parts.count, offset = index % parts.count * parts.width;
   const T *x = xs[r] + offset, *dy = dys[r] + offset;
@@ -262,7 +269,7 @@ void gated_norm(Stream& stream, const GatedNorm& op) {
     const bool held =
         with_held<T>(parts, packs(parts.width, {&op.x, &op.z, &op.y, &op.weight}), [&](auto threads, auto count) {
           constexpr int n = decltype(threads)::value;
-          const Launch l = held_launch<n>(parts);
+          const Launch l = held_launch<n, few_parts<n>>(parts);
           held_gated_forward<n, decltype(count)::value, T, W><<<l.grid, l.block, 0, cuda_stream(stream).handle()>>>(
               rows_of<const T>(op.x), rows_of<const T>(op.z), op.weight.as<W>(), rows_of<T>(op.y),
               op.inverse.as<float>(), parts, static_cast<float>(op.eps), op.gate_first);
@@ -295,7 +302,7 @@ void gated_norm_backward(Stream& stream, const GatedNormBackward& op) {
     const bool held = with_held<T>(
         parts, packs(parts.width, {&f.x, &f.z, &op.dy, &op.dx, &op.dz, &f.weight}), [&](auto threads, auto count) {
           constexpr int n = decltype(threads)::value;
-          const Launch l = held_launch<n>(parts);
+          const Launch l = held_launch<n, few_parts<n>>(parts);
           held_gated_backward<n, decltype(count)::value, T, W><<<l.grid, l.block, 0, cuda_stream(stream).handle()>>>(
               rows_of<const T>(f.x), rows_of<const T>(f.z), f.weight.as<W>(), f.inverse.as<float>(),
               rows_of<const T>(op.dy), rows_of<T>(op.dx), rows_of<T>(op.dz), parts, f.gate_first);

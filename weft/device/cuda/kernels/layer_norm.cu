@@ -11,7 +11,7 @@ namespace {
 template <int threads, int V, class T, class W>
 __global__ void layer_forward(Rows<const T> xs, const W* weight, const W* bias, Rows<T> ys, float* means,
                               float* inverses, Parts parts, float eps) {
-  const std::int64_t r = part_index<threads>();
+  const std::int64_t r = part_index();
   if (r >= parts.rows) return;
   const T* x = xs[r];
   const auto width = static_cast<float>(parts.width);
@@ -46,7 +46,7 @@ __global__ void layer_forward(Rows<const T> xs, const W* weight, const W* bias, 
 template <int threads, int V, class T, class W>
 __global__ void layer_backward(Rows<const T> xs, const W* weight, const float* means, const float* inverses,
                                Rows<const T> dys, Rows<T> dxs, Parts parts) {
-  const std::int64_t r = part_index<threads>();
+  const std::int64_t r = part_index();
   if (r >= parts.rows) return;
   const T *x = xs[r], *dy = dys[r];
   const float mean = means[r], inverse = inverses[r], width = static_cast<float>(parts.width);

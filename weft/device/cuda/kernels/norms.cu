@@ -10,7 +10,7 @@ namespace {
 template <int threads, int V, class T, class W>
 __global__ void norm_forward(Rows<const T> xs, const W* weights, Rows<T> ys, float* inverses, Parts parts, float eps,
                              float shift) {
-  const std::int64_t index = part_index<threads>();
+  const std::int64_t index = part_index();
   if (index >= parts.rows * parts.count) return;
   const std::int64_t r = index / parts.count, part = index % parts.count;
   const T* x = xs[r] + part * parts.width;
@@ -38,7 +38,7 @@ __global__ void norm_forward(Rows<const T> xs, const W* weights, Rows<T> ys, flo
 template <int threads, int V, class T, class W>
 __global__ void norm_backward(Rows<const T> xs, const W* weights, const float* inverses, Rows<const T> dys, Rows<T> dxs,
                               Rows<const T> residuals, Parts parts, float shift) {
-  const std::int64_t index = part_index<threads>();
+  const std::int64_t index = part_index();
   if (index >= parts.rows * parts.count) return;
   const std::int64_t r = index / parts.count, part = index % parts.count, offset = part * parts.width;
   const T *x = xs[r] + offset, *dy = dys[r] + offset;
@@ -71,11 +71,11 @@ __global__ void norm_backward(Rows<const T> xs, const W* weights, const float* i
 
 // The same with everything read once, weights and all before the first sum: nothing waits behind a store.
 template <int threads, int count, class T, class W>
-__global__ void __launch_bounds__(held_block<threads>)
+__global__ void __launch_bounds__(threads* many_parts<threads, count>)
     held_forward(Rows<const T> xs, const W* weights, Rows<T> ys, float* inverses, Parts parts, float eps, float shift) {
-  const std::int64_t index = part_index<threads>();
+  const std::int64_t index = part_index();
   if (index >= parts.rows * parts.count) return;
-  const std::int64_t r = index / parts.count, part = index % parts.count;
+  const std::int64_t r = parts.count == 1 ? index : index / parts.count, part = index - r * parts.count;
   const int width = static_cast<int>(parts.width);
   T* y = ys[r] + part * parts.width;
   Held<T, threads, count> x;
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(held_block<threads>)
   float sum = 0, v[pack];
   over_held<threads, count>(
       width, [&](int i, int e) { sum += x(i, e) * x(i, e); }, [](int) {});
-  sum = part_sum<threads>(sum);
+  sum = part_sum<threads, many_parts<threads, count>>(sum);
   const float inverse = 1.0f / sqrtf(sum / static_cast<float>(width) + eps);
   if (inverses != nullptr && threadIdx.x == 0) inverses[index] = inverse;
   over_held<threads, count>(
@@ -93,31 +93,32 @@ __global__ void __launch_bounds__(held_block<threads>)
       [&](int i) { store<pack>(y + x.place(i), v); });
 }
 
-template <int threads, int count, class T, class W>
-__global__ void __launch_bounds__(held_block<threads>)
+template <int threads, int count, bool adds, class T, class W>
+__global__ void __launch_bounds__(threads* many_parts<threads, count>)
     held_backward(Rows<const T> xs, const W* weights, const float* inverses, Rows<const T> dys, Rows<T> dxs,
                   Rows<const T> residuals, Parts parts, float shift) {
-  const std::int64_t index = part_index<threads>();
+  const std::int64_t index = part_index();
   if (index >= parts.rows * parts.count) return;
-  const std::int64_t r = index / parts.count, part = index % parts.count, offset = part * parts.width;
+  const std::int64_t r = parts.count == 1 ? index : index / parts.count, part = index - r * parts.count;
+  const std::int64_t offset = part * parts.width;
   const int width = static_cast<int>(parts.width);
   Held<T, threads, count> x, dy, residual;
   Held<W, threads, count> weight;
   x.read(xs[r] + offset, width);
   dy.read(dys[r] + offset, width);
-  if (residuals.data != nullptr) residual.read(residuals[r] + offset, width);
+  if constexpr (adds) residual.read(residuals[r] + offset, width);
   weight.read(weights + part * parts.weight_step, width);
   const float inverse = inverses[index];
   float dot = 0, d[pack];
   over_held<threads, count>(
       width, [&](int i, int e) { dot += dy(i, e) * (weight(i, e) + shift) * x(i, e); }, [](int) {});
-  dot = part_sum<threads>(dot);
+  dot = part_sum<threads, many_parts<threads, count>>(dot);
   const float along = inverse * inverse * inverse * dot / static_cast<float>(width);
   over_held<threads, count>(
       width,
       [&](int i, int e) {
         d[e] = dy(i, e) * (weight(i, e) + shift) * inverse - x(i, e) * along;
-        if (residuals.data != nullptr) d[e] += residual(i, e);
+        if constexpr (adds) d[e] += residual(i, e);
       },
       [&](int i) { store<pack>(dxs[r] + offset + x.place(i), d); });
 }
@@ -136,7 +137,7 @@ void rms_norm(Stream& stream, const RmsNorm& op) {
     const bool held =
         with_held<T>(parts, packs(parts.width, {&op.x, &op.y, &op.weight}), [&](auto threads, auto count) {
           constexpr int n = decltype(threads)::value;
-          const Launch l = held_launch<n>(parts);
+          const Launch l = held_launch<n, many_parts<n, decltype(count)::value>>(parts);
           held_forward<n, decltype(count)::value, T, W><<<l.grid, l.block, 0, cuda_stream(stream).handle()>>>(
               rows_of<const T>(op.x), op.weight.as<W>(), rows_of<T>(op.y), optional<float>(op.inverse), parts,
               static_cast<float>(op.eps), op.zero_centred ? 1.0f : 0.0f);
@@ -170,9 +171,10 @@ void rms_norm_backward(Stream& stream, const RmsNormBackward& op) {
     using W = typename decltype(u)::type;
     const bool packed = packs(parts.width, {&op.x, &op.dy, &op.dx, &op.weight, &op.residual});
     const bool held = with_held<T>(parts, packed, [&](auto threads, auto count) {
-      constexpr int n = decltype(threads)::value;
-      const Launch l = held_launch<n>(parts);
-      held_backward<n, decltype(count)::value, T, W><<<l.grid, l.block, 0, cuda_stream(stream).handle()>>>(
+      constexpr int n = decltype(threads)::value, m = decltype(count)::value;
+      const Launch l = held_launch<n, many_parts<n, m>>(parts);
+      const auto kernel = op.residual.given() ? held_backward<n, m, true, T, W> : held_backward<n, m, false, T, W>;
+      kernel<<<l.grid, l.block, 0, cuda_stream(stream).handle()>>>(
           rows_of<const T>(op.x), op.weight.as<W>(), op.inverse.as<float>(), rows_of<const T>(op.dy), rows_of<T>(op.dx),
           rows_of<const T>(op.residual), parts, op.zero_centred ? 1.0f : 0.0f);
       launched(name);

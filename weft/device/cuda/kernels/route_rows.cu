@@ -1,6 +1,7 @@
-// route_rows and arrange_rows: counting sorts. Slots are cut into parts of a fixed length, one a warp; every part
-// counts its experts, a scan turns counts into first rows, and every part places its slots in their order.
-#include "weft/device/cuda/kernels/launch.cuh"
+// route_rows and arrange_rows: counting sorts. Slots are cut into parts, one a block, and a part into runs, one a warp.
+// Every part counts its experts; then every part adds up the counts of all, which gives the first row of each expert and
+// where its own slots go, and places them in their order.
+#include "weft/device/cuda/kernels/launch_hopper.cuh"
 #include "weft/device/cuda/kernels/reduce.cuh"
 #include "weft/device/cuda/table.h"
 #include "weft/device/operations/rows.h"
@@ -9,25 +10,29 @@ namespace weft::cuda {
 
 namespace {
 
-constexpr std::int64_t slots_a_part = 512;
-constexpr int scan_threads = 1024;
+constexpr std::int64_t least_part = 512, most_parts = 128;
+constexpr int part_threads = 256, scan_threads = 1024;
+constexpr std::size_t plain_shared_bytes = 40 << 10;  // beyond, a kernel must be told
 
-__global__ void count_parts(const std::int32_t* indices, std::int64_t slots, int experts, std::int32_t* counts) {
+__global__ void __launch_bounds__(part_threads)
+    count_parts(const std::int32_t* indices, std::int64_t slots, std::int64_t part, int experts, std::int32_t* counts) {
   extern __shared__ std::int32_t count[];
-  for (int e = threadIdx.x; e < experts; e += 32) count[e] = 0;
-  __syncwarp();
-  const std::int64_t begin = blockIdx.x * slots_a_part;
-  const std::int64_t end = begin + slots_a_part < slots ? begin + slots_a_part : slots;
-  for (std::int64_t slot = begin + threadIdx.x; slot < end; slot += 32)
+  let_next_start();
+  for (int e = static_cast<int>(threadIdx.x); e < experts; e += part_threads) count[e] = 0;
+  __syncthreads();
+  const std::int64_t begin = blockIdx.x * part, end = begin + part < slots ? begin + part : slots;
+#pragma unroll 2
+  for (std::int64_t slot = begin + threadIdx.x; slot < end; slot += part_threads)
     if (indices[slot] >= 0) atomicAdd(&count[indices[slot]], 1);
-  __syncwarp();
-  for (int e = threadIdx.x; e < experts; e += 32)
+  __syncthreads();
+  for (int e = static_cast<int>(threadIdx.x); e < experts; e += part_threads)
     counts[blockIdx.x * static_cast<std::int64_t>(experts) + e] = count[e];
 }
 
 // The sum of x over the threads before this one, and over all of them.
+template <int most_threads>
 __device__ int scan_block(int x, int& total) {
-  __shared__ int warps[scan_threads / 32];
+  __shared__ int warps[most_threads / 32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int sum = x;
 #pragma unroll
@@ -40,17 +45,17 @@ __device__ int scan_block(int x, int& total) {
   __syncthreads();
   int before = 0;
   total = 0;
-  for (int w = 0; w < scan_threads / 32; ++w) {
+  for (int w = 0; w < static_cast<int>(blockDim.x) / 32; ++w) {
     if (w < warp) before += warps[w];
     total += warps[w];
   }
   return before + sum - x;
 }
 
-// Counts of parts [parts, experts] become the rows at which each part's slots of an expert begin. One block; a warp goes
-// over the parts of an expert. capacity > 0: every expert has that many rows.
+// Counts of sources [parts, experts] become the rows at which each one's rows of an expert begin. One block; a warp goes
+// over the sources of an expert.
 __global__ void __launch_bounds__(scan_threads)
-    scan_parts(std::int32_t* next, std::int64_t parts, int experts, int alignment, int capacity, std::int32_t* counts,
+    scan_parts(std::int32_t* next, std::int64_t parts, int experts, int alignment, std::int32_t* counts,
                std::int32_t* offsets, std::int32_t* in_use, std::int32_t* row_source, std::int64_t rows) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   constexpr int warps = scan_threads / 32;
@@ -59,20 +64,20 @@ __global__ void __launch_bounds__(scan_threads)
     int count = 0;
     for (std::int64_t p = lane; p < parts; p += 32) count += next[p * experts + e];
     count = warp_sum(count);
-    if (lane == 0) counts[e] = capacity > 0 ? capacity : count;
+    if (lane == 0) counts[e] = count;
   }
   __syncthreads();
   int base = 0;  // rows of earlier experts
   for (int e0 = 0; e0 < experts; e0 += scan_threads) {
     const int e = e0 + static_cast<int>(threadIdx.x);
     int total = 0;
-    const int first = base + scan_block(e < experts ? room_for(counts[e]) : 0, total);
+    const int first = base + scan_block<scan_threads>(e < experts ? room_for(counts[e]) : 0, total);
     base += total;
     if (e < experts) offsets[e] = first;
   }
   if (threadIdx.x == 0) {
     offsets[experts] = base;
-    if (in_use != nullptr) *in_use = base;
+    *in_use = base;
   }
   __syncthreads();
   for (int e = warp; e < experts; e += warps) {
@@ -94,26 +99,95 @@ __global__ void __launch_bounds__(scan_threads)
   }
 }
 
-__global__ void place_slots(const std::int32_t* indices, std::int64_t slots, int experts, const std::int32_t* next,
-                            std::int32_t* row_of_slot, std::int32_t* slot_of_row, std::int64_t rows) {
-  extern __shared__ std::int32_t place[];
-  const int lane = threadIdx.x;
-  for (int e = lane; e < experts; e += 32) place[e] = next[blockIdx.x * static_cast<std::int64_t>(experts) + e];
+struct Routed {
+  const std::int32_t *indices, *part_counts;  // [slots]; [parts, experts]
+  std::int64_t slots, part, rows;
+  int parts, experts, alignment, capacity;  // capacity > 0: every expert has that many rows
+  std::int32_t *counts, *offsets, *in_use, *row_of_slot, *slot_of_row;
+};
+
+// The lanes of a warp that hold the same key, by its lowest bits.
+__device__ unsigned lanes_like(int key, int bits) {
+  unsigned same = all_lanes;
+  for (int b = 0; b < bits; ++b) {
+    const bool one = (key >> b & 1) != 0;
+    const unsigned ones = __ballot_sync(all_lanes, one);
+    same &= one ? ones : ~ones;
+  }
+  return same;
+}
+
+// A block a part. Shared memory: next [warps][experts], the row of each run's next slot of an expert; then where an
+// expert's rows without slots begin and end.
+__global__ void __launch_bounds__(part_threads) place_slots(Routed p, int bits) {
+  extern __shared__ std::int32_t next[];
+  __shared__ int before_of[part_threads], all_of[part_threads];
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  const int lane = thread % 32, warp = thread / 32, warps = threads / 32, here = static_cast<int>(blockIdx.x);
+  std::int32_t *mine = next + warp * p.experts, *empty = next + warps * p.experts, *beyond = empty + p.experts;
+  const std::int64_t run = p.part / warps, begin = here * p.part + warp * run;
+  const std::int64_t end = begin + run < p.slots ? begin + run : p.slots;
+  for (int e = lane; e < p.experts; e += 32) mine[e] = 0;
   __syncwarp();
-  const std::int64_t begin = blockIdx.x * slots_a_part;
-  const std::int64_t end = begin + slots_a_part < slots ? begin + slots_a_part : slots;
+  for (std::int64_t slot = begin + lane; slot < end; slot += 32)
+    if (p.indices[slot] >= 0) atomicAdd(&mine[p.indices[slot]], 1);
+  await_previous();
+  // As many experts at once as there are threads, or several threads an expert.
+  const int wide = threads < p.experts ? threads : p.experts, slices = threads / wide;
+  int base = 0;  // rows of earlier experts
+  for (int e0 = 0; e0 < p.experts; e0 += wide) {
+    const int slice = thread / wide, e = e0 + thread % wide;
+    int before = 0, all = 0;
+    if (e < p.experts && slice < slices) {
+#pragma unroll 8
+      for (int q = slice; q < p.parts; q += slices) {
+        const int count = p.part_counts[q * static_cast<std::int64_t>(p.experts) + e];
+        before += q < here ? count : 0;
+        all += count;
+      }
+    }
+    before_of[thread] = before;
+    all_of[thread] = all;
+    __syncthreads();
+    const bool counts = slice == 0 && e < p.experts;
+    for (int s = 1; counts && s < slices; ++s) {
+      before += before_of[s * wide + thread];
+      all += all_of[s * wide + thread];
+    }
+    const int count = p.capacity > 0 ? p.capacity : all;
+    const int room = counts ? (count + p.alignment - 1) / p.alignment * p.alignment : 0;
+    int total = 0;
+    const int first = base + scan_block<part_threads>(room, total);
+    base += total;
+    if (!counts) continue;
+    for (int w = 0, at = first + before; w < warps; ++w) {
+      const int slots = next[w * p.experts + e];
+      next[w * p.experts + e] = at;
+      at += slots;
+    }
+    empty[e] = first + all;
+    beyond[e] = first + room;
+    if (here == 0) p.counts[e] = count, p.offsets[e] = first;
+  }
+  if (here == 0 && thread == 0) {
+    p.offsets[p.experts] = base;
+    if (p.in_use != nullptr) *p.in_use = base;
+  }
+  __syncthreads();
+  for (int e = here * warps + warp; e < p.experts; e += p.parts * warps)
+    for (std::int64_t row = empty[e] + lane; row < beyond[e] && row < p.rows; row += 32) p.slot_of_row[row] = -1;
   for (std::int64_t at = begin; at < end; at += 32) {
     const std::int64_t slot = at + lane;
-    const int expert = slot < end ? indices[slot] : -1;
-    const unsigned same = __match_any_sync(all_lanes, expert);
+    const int expert = slot < end ? p.indices[slot] : -1;
+    const unsigned same = lanes_like(expert, bits);
     const int before = __popc(same & ((1u << lane) - 1));
-    const int row = expert >= 0 ? place[expert] + before : -1;
+    const int row = expert >= 0 ? mine[expert] + before : -1;
     __syncwarp();
-    if (expert >= 0 && before == 0) place[expert] += __popc(same);
+    if (expert >= 0 && before == 0) mine[expert] += __popc(same);
     __syncwarp();
     if (slot >= end) continue;
-    row_of_slot[slot] = row;
-    if (row >= 0 && row < rows) slot_of_row[row] = static_cast<std::int32_t>(slot);
+    p.row_of_slot[slot] = row;
+    if (row >= 0 && row < p.rows) p.slot_of_row[row] = static_cast<std::int32_t>(slot);
   }
 }
 
@@ -124,7 +198,7 @@ __global__ void scan_received(const std::int32_t* source_counts, int pairs, std:
   for (int i0 = 0; i0 < pairs; i0 += scan_threads) {
     const int i = i0 + static_cast<int>(threadIdx.x);
     int total = 0;
-    const int before = base + scan_block(i < pairs ? source_counts[i] : 0, total);
+    const int before = base + scan_block<scan_threads>(i < pairs ? source_counts[i] : 0, total);
     base += total;
     if (i < pairs) received[i] = before;
   }
@@ -154,24 +228,37 @@ void route_rows(Stream& stream, const RouteRows& op) {
   require(op.alignment >= 1 && op.alignment < 1 << 20, name, "the alignment is not positive");
   require(experts >= 1 && experts <= 8192, name, "the experts are none or more than 8192");
   CudaStream& s = cuda_stream(stream);
-  const std::int64_t parts = divide_up(slots, slots_a_part), rows = op.slot_of_row.shape.elements();
-  auto* next = s.scratch_of<std::int32_t>(std::max<std::int64_t>(parts, 1) * experts);
-  const std::size_t shared = static_cast<std::size_t>(experts) * sizeof(std::int32_t);
-  const int e = static_cast<int>(experts);
-  if (parts > 0) {
-    count_parts<<<static_cast<unsigned>(parts), 32, shared, s.handle()>>>(op.indices.as<std::int32_t>(), slots, e,
-                                                                          next);
-    launched(name);
-  }
-  scan_parts<<<1, scan_threads, 0, s.handle()>>>(
-      next, parts, e, static_cast<int>(op.alignment), static_cast<int>(op.capacity), op.counts.as<std::int32_t>(),
-      op.offsets.as<std::int32_t>(), optional<std::int32_t>(op.rows_in_use), op.slot_of_row.as<std::int32_t>(), rows);
+  // A warp needs room for a count of every expert.
+  const int warps = experts <= 1024 ? part_threads / 32 : experts <= 4096 ? 4 : 2;
+  const std::int64_t part = std::max(least_part, divide_up(divide_up(slots, most_parts), 32 * warps) * 32 * warps);
+  const std::int64_t parts = std::max<std::int64_t>(divide_up(slots, part), 1);
+  auto* part_counts = s.scratch_of<std::int32_t>(parts * experts);
+  const Routed routed{op.indices.as<std::int32_t>(),
+                      part_counts,
+                      slots,
+                      part,
+                      op.slot_of_row.shape.elements(),
+                      static_cast<int>(parts),
+                      static_cast<int>(experts),
+                      static_cast<int>(op.alignment),
+                      static_cast<int>(op.capacity),
+                      op.counts.as<std::int32_t>(),
+                      op.offsets.as<std::int32_t>(),
+                      optional<std::int32_t>(op.rows_in_use),
+                      op.row_of_slot.as<std::int32_t>(),
+                      op.slot_of_row.as<std::int32_t>()};
+  const auto blocks = static_cast<unsigned>(parts);
+  const std::size_t expert_bytes = static_cast<std::size_t>(experts) * sizeof(std::int32_t);
+  count_parts<<<blocks, part_threads, expert_bytes, s.handle()>>>(routed.indices, slots, part, routed.experts,
+                                                                  part_counts);
   launched(name);
-  if (parts == 0) return;
-  place_slots<<<static_cast<unsigned>(parts), 32, shared, s.handle()>>>(op.indices.as<std::int32_t>(), slots, e, next,
-                                                                        op.row_of_slot.as<std::int32_t>(),
-                                                                        op.slot_of_row.as<std::int32_t>(), rows);
-  launched(name);
+  const std::size_t shared = static_cast<std::size_t>(warps + 2) * expert_bytes;
+  if (shared > plain_shared_bytes)
+    check_cuda(cudaFuncSetAttribute(place_slots, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
+               name);
+  int bits = 1;  // of the experts' numbers and -1
+  while (std::int64_t{1} << bits < experts + 1) ++bits;
+  launch_behind(name, s, place_slots, dim3(blocks), dim3(static_cast<unsigned>(32 * warps)), shared, routed, bits);
 }
 
 void arrange_rows(Stream& stream, const ArrangeRows& op) {
@@ -198,7 +285,7 @@ void arrange_rows(Stream& stream, const ArrangeRows& op) {
              name);
   const std::int64_t rows = op.received_of_row.shape.elements();
   scan_parts<<<1, scan_threads, 0, s.handle()>>>(
-      first_row, sources, static_cast<int>(experts), static_cast<int>(op.alignment), 0, op.counts.as<std::int32_t>(),
+      first_row, sources, static_cast<int>(experts), static_cast<int>(op.alignment), op.counts.as<std::int32_t>(),
       op.offsets.as<std::int32_t>(), op.rows_in_use.as<std::int32_t>(), op.received_of_row.as<std::int32_t>(), rows);
   launched(name);
   place_received<<<static_cast<unsigned>(pairs), 128, 0, s.handle()>>>(

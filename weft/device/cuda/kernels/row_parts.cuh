@@ -25,17 +25,25 @@ inline void check_inverse(const char* operation, const Tensor& inverse, const Te
 }
 
 // A block handles blockDim.y parts; the `threads` of a row of it share one. With threads = 32 rows are warps.
-template <int threads>
-__device__ std::int64_t part_index() {
-  return threads == 32 ? blockIdx.x * static_cast<std::int64_t>(blockDim.y) + threadIdx.y : blockIdx.x;
-}
+__device__ inline std::int64_t part_index() { return blockIdx.x * static_cast<std::int64_t>(blockDim.y) + threadIdx.y; }
 
-template <int threads>
+// The sum over the threads of a part; at_once: the parts of a block. Once a kernel where there are several.
+template <int threads, int at_once = 1>
 __device__ float part_sum(float x) {
-  if constexpr (threads == 32)
+  if constexpr (threads == 32) {
     return warp_sum(x);
-  else
+  } else if constexpr (at_once == 1) {
     return block_sum<threads>(x);
+  } else {
+    __shared__ float of_warps[at_once][threads / 32];
+    x = warp_sum(x);
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.y][threadIdx.x / 32] = x;
+    asm volatile("bar.sync %0, %1;" ::"r"(static_cast<int>(threadIdx.y) + 1), "n"(threads) : "memory");
+    float sum = of_warps[threadIdx.y][0];
+#pragma unroll
+    for (int i = 1; i < threads / 32; ++i) sum += of_warps[threadIdx.y][i];
+    return sum;
+  }
 }
 
 // body(threads): a warp for short parts, a block for long ones.
@@ -66,7 +74,7 @@ struct Held {
     for (int i = 0; i < count; ++i)
       if (place(i) < width) packs[i] = *reinterpret_cast<const Pack<T, pack>*>(from + place(i));
   }
-  __device__ float operator()(int i, int e) const { return widen(packs[i].at[e]); }
+  __device__ float operator()(int i, int e) const { return widen(packs[i], e); }
 };
 // f(i, e) for the elements e of the packs i that this thread holds; then done(i) for each pack.
 template <int threads, int count, class F, class Done>
@@ -80,15 +88,18 @@ __device__ void over_held(int width, const F& f, const Done& done) {
   }
 }
 
-constexpr int held_warps =
-    4;  // parts of a block where a warp holds one: few, so that blocks follow one another closely
+// Parts of a block where they are held in registers. Blocks of few threads follow one another more closely where there is
+// much to compute; large blocks are fewer to launch.
 template <int threads>
+constexpr int few_parts = threads == 32 ? 4 : 1;
+template <int threads, int count>
+constexpr int many_parts = threads == 32 ? 8
+                           : count > 2   ? 1
+                                         : 512 / threads;
+template <int threads, int at_once>
 Launch held_launch(const Parts& parts) {
-  const unsigned at_once = threads == 32 ? held_warps : 1;
   return {dim3(static_cast<unsigned>(divide_up(parts.rows * parts.count, at_once))), dim3(threads, at_once)};
 }
-template <int threads>
-constexpr int held_block = threads == 32 ? 32 * held_warps : threads;
 
 // Whether a part fits into the registers of a warp or a block; then body(threads, packs a thread).
 template <class T, class Body>

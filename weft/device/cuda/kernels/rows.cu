@@ -1,5 +1,6 @@
 // gather_rows, sum_rows, embedding: whole rows, by index.
 #include "weft/device/cuda/kernels/launch.cuh"
+#include "weft/device/cuda/kernels/reduce.cuh"
 #include "weft/device/cuda/table.h"
 #include "weft/device/operations/loss.h"
 #include "weft/device/operations/rows.h"
@@ -69,6 +70,53 @@ void gather_long(CudaStream& stream, const GatherRows& op, const std::int32_t* i
       {static_cast<const uint4*>(op.x.data), op.x.stride / ratio},
       {static_cast<uint4*>(op.y.data), op.y.stride / ratio}, op.index.as<std::int32_t>(),
       static_cast<std::int32_t>(op.divisor), op.x.rows(), rows, static_cast<int>(columns_of(op.y) / ratio), in_use);
+  launched("gather_rows");
+}
+
+// The same where the places of a row are known: a warp reads it once and writes it to all of them. What is more, each warp
+// looks for rows of zeros among `share` rows of y.
+constexpr int scatter_warps = 4, most_places = 32;
+__global__ void __launch_bounds__(32 * scatter_warps)
+    scatter_long_rows(Rows<const uint4> xs, Rows<uint4> ys, const std::int32_t* places, int count, std::int64_t x_rows,
+                      const std::int32_t* index, std::int64_t rows, int share, int words, const std::int32_t* in_use) {
+  const std::int64_t from = blockIdx.x * static_cast<std::int64_t>(scatter_warps) + threadIdx.x / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (from >= x_rows) return;
+  const std::int32_t place = lane < count ? places[from * count + lane] : -1;
+  const std::int64_t end = used_rows(in_use, rows);
+  for (int first = lane; first < words; first += 32 * words_at_once) {
+    uint4 v[words_at_once];
+#pragma unroll
+    for (int i = 0; i < words_at_once; ++i)
+      if (first + 32 * i < words) v[i] = __ldg(xs[from] + first + 32 * i);
+    __syncwarp();
+    for (int j = 0; j < count; ++j) {
+      const std::int32_t to = __shfl_sync(all_lanes, place, j);
+      if (to < 0 || to >= end) continue;
+#pragma unroll
+      for (int i = 0; i < words_at_once; ++i)
+        if (first + 32 * i < words) ys[to][first + 32 * i] = v[i];
+    }
+  }
+  for (int begin = 0; begin < share; begin += 32) {
+    const std::int64_t r = from * share + begin + lane;
+    unsigned empty = __ballot_sync(all_lanes, begin + lane < share && r < end && index[r] < 0);
+    for (; empty != 0; empty &= empty - 1) {
+      uint4* y = ys[from * share + begin + __ffs(static_cast<int>(empty)) - 1];
+      for (int u = lane; u < words; u += 32) y[u] = uint4{0, 0, 0, 0};
+    }
+  }
+}
+
+void scatter_long(CudaStream& stream, const GatherRows& op, const std::int32_t* in_use) {
+  const auto ratio = static_cast<std::int64_t>(sizeof(uint4) / size_of(op.x.dtype));
+  const std::int64_t rows = op.y.rows(), x_rows = op.x.rows();
+  scatter_long_rows<<<static_cast<unsigned>(divide_up(x_rows, scatter_warps)), 32 * scatter_warps, 0,
+                      stream.handle()>>>({static_cast<const uint4*>(op.x.data), op.x.stride / ratio},
+                                         {static_cast<uint4*>(op.y.data), op.y.stride / ratio},
+                                         op.places.as<std::int32_t>(), static_cast<int>(op.divisor), x_rows,
+                                         op.index.as<std::int32_t>(), rows, static_cast<int>(divide_up(rows, x_rows)),
+                                         static_cast<int>(columns_of(op.y) / ratio), in_use);
   launched("gather_rows");
 }
 
@@ -145,11 +193,16 @@ void gather_rows(Stream& stream, const GatherRows& op) {
           "x and y differ in columns or dtype");
   require(op.index.dtype == DType::i32 && op.index.shape.elements() >= op.y.rows() && op.divisor >= 1, name,
           "the index is not i32 [rows]");
+  require(!op.places.given() || (op.places.dtype == DType::i32 && op.places.contiguous() &&
+                                 op.places.shape.elements() == op.x.rows() * op.divisor),
+          name, "the places are not i32 [rows of x, divisor]");
   const std::int32_t* in_use = in_use_of(name, op.rows_in_use);
   CudaStream& s = cuda_stream(stream);
   if (divides(16, op.x, op.y)) {
     const std::int64_t words = columns_of(op.y) * static_cast<std::int64_t>(size_of(op.y.dtype)) / 16;
-    return words >= 32 && words < 1 << 30 ? gather_long(s, op, in_use) : gather<uint4>(s, op, in_use);
+    if (words < 32 || words >= 1 << 30) return gather<uint4>(s, op, in_use);
+    const bool scatters = op.places.given() && op.x.rows() > 0 && op.divisor > 1 && op.divisor <= most_places;
+    return scatters ? scatter_long(s, op, in_use) : gather_long(s, op, in_use);
   }
   switch (size_of(op.y.dtype)) {
     case 8:

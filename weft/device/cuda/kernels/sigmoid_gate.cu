@@ -61,7 +61,7 @@ struct PartGate {
 template <int threads, int V, class T>
 __global__ void part_backward(Rows<const T> xs, Rows<const T> gates, Rows<const T> dys, Rows<T> dxs, Rows<T> dgates,
                               Parts parts) {
-  const std::int64_t index = part_index<threads>();
+  const std::int64_t index = part_index();
   if (index >= parts.rows * parts.count) return;
   const std::int64_t r = index / parts.count, part = index % parts.count, offset = part * parts.width;
   const T *x = xs[r] + offset, *dy = dys[r] + offset;

@@ -22,13 +22,17 @@ struct RowTerm {
   __device__ float operator()(std::int64_t r, std::int64_t c) const {
     return widen(dy[r][c]) * widen(x[r][c]) * inverse[r];
   }
-  __device__ void add(std::int64_t r, std::int64_t c, float (&sum)[pack]) const {
-    float a[pack], d[pack];
-    load<pack>(x[r] + c, a);
-    load<pack>(dy[r] + c, d);
-    const float scale = inverse[r];
+  static constexpr int at_once = 4;
+  struct Words {
+    Pack<T, pack> x, dy;
+    float scale;
+  };
+  __device__ Words read(std::int64_t r, std::int64_t c) const {
+    return {read_once<pack>(x[r] + c), read_once<pack>(dy[r] + c), inverse[r]};
+  }
+  __device__ static void add(const Words& words, float (&sum)[pack]) {
 #pragma unroll
-    for (int i = 0; i < pack; ++i) sum[i] += d[i] * a[i] * scale;
+    for (int i = 0; i < pack; ++i) sum[i] += widen(words.dy, i) * widen(words.x, i) * words.scale;
   }
 };
 // For a norm of parts. Where they share their weights, a part is a row of the sum.

@@ -32,19 +32,51 @@ struct alignas(sizeof(T) * V) Pack {
   T at[V];
 };
 
+// Element i of a pack. A pair of bf16 is one register, of which each half is a float's upper half.
+template <int V, class T>
+__device__ inline float widen(const Pack<T, V>& pack, int i) {
+  if constexpr (sizeof(T) == 2 && V % 2 == 0) {
+    const unsigned pair = reinterpret_cast<const unsigned*>(&pack)[i / 2];
+    return __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
+  } else {
+    return widen(pack.at[i]);
+  }
+}
+template <int V, class T>
+__device__ inline Pack<T, V> narrowed(const float (&x)[V]) {
+  Pack<T, V> pack;
+  if constexpr (sizeof(T) == 2 && V % 2 == 0) {
+#pragma unroll
+    for (int i = 0; i < V; i += 2)
+      reinterpret_cast<__nv_bfloat162*>(&pack)[i / 2] = __floats2bfloat162_rn(x[i], x[i + 1]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < V; ++i) pack.at[i] = narrow<T>(x[i]);
+  }
+  return pack;
+}
+
 template <int V, class T>
 __device__ inline void load(const T* from, float (&x)[V]) {
   const Pack<T, V> pack = *reinterpret_cast<const Pack<T, V>*>(from);
 #pragma unroll
-  for (int i = 0; i < V; ++i) x[i] = widen(pack.at[i]);
+  for (int i = 0; i < V; ++i) x[i] = widen(pack, i);
 }
 
 template <int V, class T>
 __device__ inline void store(T* to, const float (&x)[V]) {
+  *reinterpret_cast<Pack<T, V>*>(to) = narrowed<V, T>(x);
+}
+
+// V elements that nobody reads again soon.
+template <int V, class T>
+__device__ inline Pack<T, V> read_once(const T* from) {
+  static_assert(sizeof(Pack<T, V>) % 16 == 0);
   Pack<T, V> pack;
 #pragma unroll
-  for (int i = 0; i < V; ++i) pack.at[i] = narrow<T>(x[i]);
-  *reinterpret_cast<Pack<T, V>*>(to) = pack;
+  for (int i = 0; i < static_cast<int>(sizeof(pack) / 16); ++i)
+    reinterpret_cast<uint4*>(&pack)[i] = __ldcs(reinterpret_cast<const uint4*>(from) + i);
+  return pack;
 }
 
 // Rows of a tensor, as kernels take it.

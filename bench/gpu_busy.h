@@ -24,7 +24,7 @@ struct GpuBusy {
 
 // Runs `prepare`, then `work`, which is measured; both must wait for the GPU in the end. (A CUDA graph must be made in
 // `prepare`: nodes of one that was made before may not be reported.) Reporting costs the GPU about a microsecond a kernel,
-// between kernels: `busy` is what it is without, `span` is longer.
+// between kernels, so busy / span is a lower bound. CUPTI is gone afterwards: it would slow later launches.
 inline GpuBusy measure_busy(const std::function<void()>& prepare, const std::function<void()>& work) {
   // What kernels, copies and fills have in common in every version since CUDA 9: kind, 12 bytes of their own, begin, end.
   struct Record {
@@ -53,11 +53,13 @@ inline GpuBusy measure_busy(const std::function<void()>& prepare, const std::fun
   int (*enable)(std::uint32_t) = nullptr;
   int (*disable)(std::uint32_t) = nullptr;
   int (*flush)(std::uint32_t) = nullptr;
+  int (*finalize)() = nullptr;
   int (*register_callbacks)(void (*)(std::uint8_t**, std::size_t*, std::size_t*),
                             void (*)(void*, std::uint32_t, std::uint8_t*, std::size_t, std::size_t)) = nullptr;
   find("cuptiActivityEnable", enable);
   find("cuptiActivityDisable", disable);
   find("cuptiActivityFlushAll", flush);
+  find("cuptiFinalize", finalize);
   find("cuptiActivityRegisterCallbacks", register_callbacks);
   find("cuptiActivityGetNextRecord", next_record);
   if (!result.why_not.empty()) return result;
@@ -88,6 +90,7 @@ inline GpuBusy measure_busy(const std::function<void()>& prepare, const std::fun
     if (code == 0) code = flush(1);
   }
   for (std::uint32_t kind : {copies, fills, kernels}) disable(kind);
+  finalize();
   if (code != 0) {
     result.why_not = "CUPTI fails with " + std::to_string(code);
     return result;

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# The operation tests of the CUDA device under compute-sanitizer, a process a test, many at once on one GPU:
+# The operation tests of the CUDA device under compute-sanitizer, dealt out to several processes on one GPU:
 #   tests/cuda/sanitize.sh BINARY [TOOL...]     TOOL: memcheck, racecheck (default: both)
-# One line a test: tool, seconds, result. Fails on any report, on a test that fails, and on one that takes too long;
-# their output stays in the folder that is named at the end. Kernels of libraries run as they are: theirs to check.
-# WEFT_SANITIZE_JOBS (12): processes at once. WEFT_SANITIZE_SECONDS (200): limit for a test. WEFT_SANITIZE_TESTS: a
-# filter as of --gtest_filter; without it everything but whole models.
+# One line a process: tool, seconds, tests, result. Fails on any report, on a test that fails, and on a process that takes
+# too long; what they said is printed at once. (A process for each test would be simpler, but its start alone takes most
+# of a minute under the sanitizer.) Kernels of libraries run as they are: theirs to check.
+# WEFT_SANITIZE_JOBS (10): processes at once. WEFT_SANITIZE_SECONDS (220): limit for one. WEFT_SANITIZE_TESTS: a filter as
+# of --gtest_filter; without it everything but whole models.
 set -uo pipefail
 
 binary=${1:?sanitize.sh BINARY [TOOL...]}
@@ -13,12 +14,7 @@ tools=("$@")
 [ ${#tools[@]} -gt 0 ] || tools=(memcheck racecheck)
 sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
 [ -x "$sanitizer" ] || { echo "sanitize.sh: no compute-sanitizer on PATH or in /usr/local/cuda/bin" >&2; exit 2; }
-filter=${WEFT_SANITIZE_TESTS:-*Operations.*:Products.*:Processors.*}
-
-# "Suite.Test" of every test; parameterised ones come with their value behind a #.
-tests=$("$binary" --gtest_list_tests --gtest_filter="$filter" |
-  awk '/^[^ ].*\./ {suite = $1; next} /^  / {print suite $1}')
-[ -n "$tests" ] || { echo "sanitize.sh: no test matches $filter" >&2; exit 2; }
+jobs=${WEFT_SANITIZE_JOBS:-10}
 
 # How this version calls the choice of kernels by part of their name: ours, and those made of CUTLASS for us.
 ours=()
@@ -27,37 +23,34 @@ for option in --kernel-name --kernel-regex --filter; do
 done
 
 out=$(mktemp -d "${TMPDIR:-/tmp}/weft_sanitize.XXXXXX")
-export out binary sanitizer seconds=${WEFT_SANITIZE_SECONDS:-200} ours="${ours[*]}"
+export out binary sanitizer seconds=${WEFT_SANITIZE_SECONDS:-220} ours="${ours[*]}" GTEST_TOTAL_SHARDS=$jobs
+export GTEST_FILTER=${WEFT_SANITIZE_TESTS:-*Operations.*:Products.*:Processors.*}
 one() {
-  tool=$1 test=$2 file=$out/$1.${2//\//_}
+  tool=$1 file=$out/$1.$2
   start=$(date +%s.%N)
   # shellcheck disable=SC2086 # several options
-  timeout "$seconds" "$sanitizer" --tool "$tool" $ours --error-exitcode 1 --print-limit 20 "$binary" --gtest_filter="$test" \
-    >"$file" 2>&1
+  GTEST_SHARD_INDEX=$2 timeout "$seconds" "$sanitizer" --tool "$tool" $ours --error-exitcode 1 --print-limit 20 \
+    "$binary" >"$file" 2>&1
   code=$?
-  took=$(awk -v a="$start" -v b="$(date +%s.%N)" 'BEGIN {printf "%.1f", b - a}')
+  took=$(awk -v a="$start" -v b="$(date +%s.%N)" 'BEGIN {printf "%.0f", b - a}')
+  done=$(grep -c '^\[       OK \]' "$file")
   case $code in
     0) result=clean ;;
-    124) result="not done in $seconds s" ;;
+    124) result="not done in $seconds s, in $(grep '^\[ RUN' "$file" | tail -1 | cut -c14-)" ;;
     *) result="exit $code, $(grep -m1 -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$file" | sed 's/^=* *//')" ;;
   esac
-  printf '%-9s %6s s  %-55s %s\n' "$tool" "$took" "$test" "$result"
-  [ $code -eq 0 ] && rm -f "$file"
+  printf '%-9s %4s s  %2s tests  %s\n' "$tool" "$took" "$done" "$result"
+  # Behind the name of the test in which it came.
+  [ $code -eq 0 ] || grep -E '^\[ RUN|^=========|Failure|off by' "$file" | grep -v 'COMPUTE-SANITIZER' |
+    awk '/^\[ RUN/ {test = $0; next} {if (test != "") print test; test = ""; print}' | head -30 | cut -c1-200
   return $((code != 0))
 }
 export -f one
 
 failed=0
 for tool in "${tools[@]}"; do
-  printf '%s\n' $tests | xargs -P "${WEFT_SANITIZE_JOBS:-12}" -I{} bash -c 'one "$@"' _ "$tool" {} || failed=1
+  seq 0 $((jobs - 1)) | xargs -P "$jobs" -I{} bash -c 'one "$@"' _ "$tool" {} || failed=1
 done
-if [ $failed -ne 0 ]; then
-  for file in "$out"/*; do
-    echo "--- $file"
-    grep -v '^\[' "$file" | head -25 | cut -c1-240
-  done
-  echo "sanitize.sh: reports, failures or limits; their output is in $out"
-  exit 1
-fi
-rmdir "$out"
+rm -rf "$out"
+[ $failed -eq 0 ] || { echo "sanitize.sh: reports, failures or limits"; exit 1; }
 echo "all clean: ${tools[*]}"

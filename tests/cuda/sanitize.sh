@@ -2,8 +2,7 @@
 # The operation tests of the CUDA device under compute-sanitizer, dealt out to several processes on one GPU:
 #   tests/cuda/sanitize.sh BINARY [TOOL...]     TOOL: memcheck, racecheck (default: both)
 # One line a process: tool, seconds, tests, result. Fails on any report, on a test that fails, and on a process that takes
-# too long; what they said is printed at once. (A process for each test would be simpler, but its start alone takes most
-# of a minute under the sanitizer.) Kernels of libraries run as they are: theirs to check.
+# too long; what they said is printed at once. Kernels of libraries run as they are: theirs to check.
 # WEFT_SANITIZE_JOBS (10): processes at once. WEFT_SANITIZE_SECONDS (220): limit for one. WEFT_SANITIZE_TESTS: a filter as
 # of --gtest_filter; without it everything but whole models.
 set -uo pipefail
@@ -24,6 +23,7 @@ done
 
 out=$(mktemp -d "${TMPDIR:-/tmp}/weft_sanitize.XXXXXX")
 export out binary sanitizer seconds=${WEFT_SANITIZE_SECONDS:-220} ours="${ours[*]}" GTEST_TOTAL_SHARDS=$jobs
+export CUDA_MODULE_LOADING=LAZY  # only what runs is instrumented
 export GTEST_FILTER=${WEFT_SANITIZE_TESTS:-*Operations.*:Products.*:Processors.*}
 one() {
   tool=$1 file=$out/$1.$2

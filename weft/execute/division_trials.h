@@ -21,15 +21,16 @@ class DivisionTrials {
   int processors() const { return candidates_[current_]; }
   bool divides() const { return processors() < all_; }
   bool settled() const { return stage_ == Stage::settled; }
-  // Of every division that was timed: processors for updates, seconds of a step.
+  // Of every division that was timed: processors for updates, mean seconds of a step.
   const std::vector<std::pair<int, double>>& timed() const { return timed_; }
-  // A step of this stage took so long. Whether it was the quickest of those timed so far.
+  // A step of this stage took so long. Whether the division is timed with it and was the quickest so far.
   bool passed(double seconds);
 
  private:
   std::vector<int> candidates_;
   int all_;
   std::size_t current_ = 0, best_ = 0;
+  int timings_ = 0;  // of the current one
   std::vector<std::pair<int, double>> timed_;
   Stage stage_ = Stage::meet;
 };

@@ -113,8 +113,9 @@ void StreamExecutor::watch_updates() {
 // A step that counts for the trials is over: on to what comes next.
 void StreamExecutor::end_trial_step(double seconds) {
   if (trials_.stage() == DivisionTrials::Stage::watch) watch_updates();
-  const bool timed = trials_.stage() == DivisionTrials::Stage::time;
+  const bool timing = trials_.stage() == DivisionTrials::Stage::time;
   if (trials_.passed(seconds)) quickest_ = {std::move(graph_), shares_};
+  const bool timed = timing && trials_.stage() != DivisionTrials::Stage::time;
   if (timed) {
     graph_.reset();
     begin_trial();

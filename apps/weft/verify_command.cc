@@ -1,4 +1,6 @@
 // `weft verify`: a layout against the serial single-rank oracle.
+#include <algorithm>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -20,7 +22,7 @@ int run_verify_command(std::span<const std::string> words) {
   FlagTable flags(
       "weft verify",
       "Runs a configuration of `weft train` for a few steps on its ranks and on the serial single-rank oracle, and "
-      "compares losses, gradient norms and weights after each step.");
+      "compares losses, gradient norms and weights after each step: in f64, on a GPU in f32, unless a flag says else.");
   flags.section("Verify");
   flags.add("--steps", steps, "N", "Steps to compare.").at_least(1);
   flags.add("--tolerance", tolerance, "X", "Largest relative difference.")
@@ -36,6 +38,8 @@ int run_verify_command(std::span<const std::string> words) {
   for (const std::string& name : options.explain) fmt::print("{}\n", flags.explain(name));
   if (!options.explain.empty()) return 0;
   if (this_launch().size > 1) throw UserError("weft verify compares thread ranks: start it once, with --ranks N");
+  const bool asked = std::find(words.begin(), words.end(), "--fp64") != words.end();
+  if (options.execution.device == "cuda" && !asked && options.dtype == DType::f64) options.dtype = DType::f32;
   if (tolerance == 0) tolerance = options.dtype == DType::f64 ? 1e-9 : options.dtype == DType::f32 ? 1e-4 : 5e-2;
 
   prepare_ranks(options, Launch{});

@@ -97,25 +97,27 @@ __device__ Exponentials sum_exponentials(const float* logits, int count) {
   return {block_sum<threads>(static_cast<double>(sum * quick_exp(top - highest))), highest};
 }
 
-// dlogits = exp(logits - highest) factor; at_label where the label is; 0 beyond `count`.
+// dlogits = exp(logits - highest) factor; at_label where the label is; 0 beyond `count`. What it reads and writes makes
+// room in the L2 cache for rows that are yet to be read again.
 template <int V, class D>
 __device__ void write_gradients(const float* logits, D* dlogits, int count, int columns, float highest, float factor,
                                 int label, float at_label) {
   const int whole = over_packs<V, 2>(count, [&](auto packs, int c) {
-    float v[packs.value][V];
+    Pack<float, V> words[packs.value];
 #pragma unroll
-    for (int p = 0; p < packs.value; ++p) load<V>(logits + c + p * threads * V, v[p]);
+    for (int p = 0; p < packs.value; ++p) words[p] = read_once<V>(logits + c + p * threads * V);
 #pragma unroll
     for (int p = 0; p < packs.value; ++p) {
       const int at = c + p * threads * V;
+      float v[V];
 #pragma unroll
-      for (int i = 0; i < V; ++i) v[p][i] = quick_exp(v[p][i] - highest) * factor;
+      for (int i = 0; i < V; ++i) v[i] = quick_exp(words[p].at[i] - highest) * factor;
       if (label >= at && label < at + V) {
 #pragma unroll
         for (int i = 0; i < V; ++i)
-          if (at + i == label) v[p][i] = at_label;
+          if (at + i == label) v[i] = at_label;
       }
-      store<V>(dlogits + at, v[p]);
+      store_once<V>(dlogits + at, v);
     }
   });
   for (int c = whole + static_cast<int>(threadIdx.x); c < columns; c += threads)

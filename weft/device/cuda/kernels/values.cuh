@@ -68,15 +68,29 @@ __device__ inline void store(T* to, const float (&x)[V]) {
   *reinterpret_cast<Pack<T, V>*>(to) = narrowed<V, T>(x);
 }
 
-// V elements that nobody reads again soon.
+// The same for elements that nobody reads again soon: they leave room in the caches.
 template <int V, class T>
 __device__ inline Pack<T, V> read_once(const T* from) {
-  static_assert(sizeof(Pack<T, V>) % 16 == 0);
   Pack<T, V> pack;
+  if constexpr (sizeof(pack) % 16 != 0) {
+    pack = *reinterpret_cast<const Pack<T, V>*>(from);
+  } else {
 #pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(pack) / 16); ++i)
-    reinterpret_cast<uint4*>(&pack)[i] = __ldcs(reinterpret_cast<const uint4*>(from) + i);
+    for (int i = 0; i < static_cast<int>(sizeof(pack) / 16); ++i)
+      reinterpret_cast<uint4*>(&pack)[i] = __ldcs(reinterpret_cast<const uint4*>(from) + i);
+  }
   return pack;
+}
+template <int V, class T>
+__device__ inline void store_once(T* to, const float (&x)[V]) {
+  const Pack<T, V> pack = narrowed<V, T>(x);
+  if constexpr (sizeof(pack) % 16 != 0) {
+    *reinterpret_cast<Pack<T, V>*>(to) = pack;
+  } else {
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(pack) / 16); ++i)
+      __stcs(reinterpret_cast<uint4*>(to) + i, reinterpret_cast<const uint4*>(&pack)[i]);
+  }
 }
 
 // Rows of a tensor, as kernels take it.

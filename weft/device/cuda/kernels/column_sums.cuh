@@ -43,7 +43,7 @@ struct PartsOfRows {
 
 template <class Y>
 __global__ void sum_parts(PartsOfRows part, std::int64_t chunks, Y* y, bool add) {
-  const std::int64_t c = blockIdx.x * static_cast<std::int64_t>(column_width) + threadIdx.x;
+  const std::int64_t c = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x;
   await_previous();
   const float sum = sum_of_rows(part, 0, chunks, c, c < part.columns);
   if (threadIdx.y == 0 && c < part.columns) y[c] = narrow<Y>(add ? widen(y[c]) + sum : sum);
@@ -56,7 +56,9 @@ void sum_by_chunks(const char* name, CudaStream& stream, std::int64_t rows, std:
   if (columns == 0) return;
   const std::int64_t chunks = divide_up(rows, chunk);
   float* parts = stream.scratch_of<float>(std::max<std::int64_t>(chunks, 1) * columns);
-  const dim3 grid(static_cast<unsigned>(divide_up(columns, column_width))), block(column_width, column_lanes);
+  // Narrow blocks find room sooner beside the last chunks.
+  const dim3 block(column_width / 2, column_lanes);
+  const dim3 grid(static_cast<unsigned>(divide_up(columns, block.x)));
   const PartsOfRows of_chunks{parts, columns};
   const bool add = store == Store::add;
   if (chunks == 0) {

@@ -48,6 +48,17 @@ struct Walk {
     position = position + 1 == length ? 0 : position + 1;
     return min(seen, most);
   }
+  // Whether the next `count` tokens see `most` before them, all in one sequence; then goes past them.
+  __device__ bool passes(int count, int most) {
+    if (position < most || position + count > length) return false;
+    if (boundaries != nullptr) {
+      const int begin = boundaries[token];
+      if (token - begin < most || boundaries[token + count - 1] != begin) return false;
+    }
+    token += count;
+    position = position + count == length ? 0 : position + count;
+    return true;
+  }
 };
 
 template <class T, class W>
@@ -131,6 +142,11 @@ struct Window {
         for (int i = 0; i < taps; ++i) weight[v][i] = widen(a.weight[(c + v) * taps + i]);
       }
     }
+    // Widened once, not for every token again.
+#pragma unroll
+    for (int v = 0; v < V; ++v)
+#pragma unroll
+      for (int i = 0; i < taps; ++i) asm volatile("" : "+f"(weight[v][i]));
     // The tokens before t, if it sees them: x[taps - 1] is t - 1, until t comes.
     const int reach = a.sizes.reach(t, taps - 1);
 #pragma unroll
@@ -182,14 +198,15 @@ __global__ void __launch_bounds__(32 * runs_a_block, 4) forward_kernel(Arguments
   In tokens(room, count, place, {a.x});
   Window<taps, V> window(a, place.channel, place.token);
   Walk walk(a.sizes, place.token);
-  for (int done = 0; done < count; done += at_once) {
+  // usual: all tokens are there and see as many as there are taps. Nearly always, and the same for all threads of a warp.
+  const auto take = [&](int done, auto usual) {
 #pragma unroll
     for (int u = 0; u < at_once; ++u) {
-      if (done + u >= count) break;
+      if (!usual.value && done + u >= count) break;
       float in[V], out[V];
       tokens.next();
       tokens.widened(done + u, 0, in);
-      window.enter(in, walk.reach(taps - 1));
+      window.enter(in, usual.value ? taps - 1 : walk.reach(taps - 1));
 #pragma unroll
       for (int v = 0; v < V; ++v) {
         const float s = window.sum(v);
@@ -198,6 +215,10 @@ __global__ void __launch_bounds__(32 * runs_a_block, 4) forward_kernel(Arguments
       store<V>(y, out);
       y += a.y.stride;
     }
+  };
+  for (int done = 0; done < count; done += at_once) {
+    for (; done + at_once <= count && walk.passes(at_once, taps - 1); done += at_once) take(done, std::true_type{});
+    if (done < count) take(done, std::false_type{});
   }
 }
 
@@ -214,7 +235,7 @@ __global__ void __launch_bounds__(32 * runs_a_block, 3) backward_kernel(Argument
   Window<taps, V> window(a, place.channel, place.token);
   Walk walk(a.sizes, place.token);
   float dx[taps][V] = {};  // dx[taps - 1 - i]: of token t - i
-  for (int done = 0; done < own + taps - 1; done += at_once) {
+  const auto take = [&](int done, auto usual) {
 #pragma unroll
     for (int u = 0; u < at_once; ++u) {
 #pragma unroll
@@ -223,12 +244,12 @@ __global__ void __launch_bounds__(32 * runs_a_block, 3) backward_kernel(Argument
         for (int i = 0; i + 1 < taps; ++i) dx[i][v] = dx[i + 1][v];
         dx[taps - 1][v] = 0;
       }
-      if (done + u < count) {
+      if (usual.value || done + u < count) {
         float in[V], d[V];
         tokens.next();
         tokens.widened(done + u, 0, in);
         tokens.widened(done + u, 1, d);
-        const int reach = walk.reach(taps - 1);
+        const int reach = usual.value ? taps - 1 : walk.reach(taps - 1);
         window.enter(in, reach);
 #pragma unroll
         for (int v = 0; v < V; ++v) d[v] = window.sum_gradient(v, d[v], a.silu);
@@ -240,11 +261,18 @@ __global__ void __launch_bounds__(32 * runs_a_block, 3) backward_kernel(Argument
           }
       }
       const int finished = done + u - (taps - 1);
-      if (finished >= 0 && finished < own) {
+      if (usual.value || (finished >= 0 && finished < own)) {
         store<V>(to, dx[0]);
         to += a.y.stride;
       }
     }
+  };
+  // Usual: from the second turn on every token of a run finishes one.
+  const int end = own + taps - 1, all_there = min(end, count);
+  for (int done = 0; done < end; done += at_once) {
+    for (; done >= taps - 1 && done + at_once <= all_there && walk.passes(at_once, taps - 1); done += at_once)
+      take(done, std::true_type{});
+    if (done < end) take(done, std::false_type{});
   }
 }
 
@@ -265,15 +293,15 @@ __global__ void __launch_bounds__(32 * runs_a_block, 4) weight_kernel(Arguments<
     In tokens(room.words, count, place, {a.x, a.dy});
     Window<taps, V> window(a, place.channel, place.token);
     Walk walk(a.sizes, place.token);
-    for (int done = 0; done < count; done += at_once) {
+    const auto take = [&](int done, auto usual) {
 #pragma unroll
       for (int u = 0; u < at_once; ++u) {
-        if (done + u >= count) break;
+        if (!usual.value && done + u >= count) break;
         float in[V], d[V];
         tokens.next();
         tokens.widened(done + u, 0, in);
         tokens.widened(done + u, 1, d);
-        window.enter(in, walk.reach(taps - 1));
+        window.enter(in, usual.value ? taps - 1 : walk.reach(taps - 1));
 #pragma unroll
         for (int v = 0; v < V; ++v) {
           const float g = window.sum_gradient(v, d[v], a.silu);
@@ -282,6 +310,10 @@ __global__ void __launch_bounds__(32 * runs_a_block, 4) weight_kernel(Arguments<
           sums[taps][v] += g;
         }
       }
+    };
+    for (int done = 0; done < count; done += at_once) {
+      for (; done + at_once <= count && walk.passes(at_once, taps - 1); done += at_once) take(done, std::true_type{});
+      if (done < count) take(done, std::false_type{});
     }
   }
   __syncthreads();

@@ -8,7 +8,7 @@
 #include "weft/device/cuda/kernels/adamw.cuh"
 #include "weft/device/cuda/kernels/bulk_copy.cuh"
 #include "weft/device/cuda/kernels/item_list.cuh"
-#include "weft/device/cuda/refuse.h"
+#include "weft/device/cuda/kernels/launch_hopper.cuh"
 
 namespace weft::cuda {
 
@@ -147,23 +147,13 @@ __global__ void __launch_bounds__(Resident::threads, 1)
 // Blocks come in pairs like those of the products beside them: pairs are taken from one cluster of processors (GPC),
 // which must not be left with odd ones.
 template <int capacity>
-void launch_resident(cudaStream_t stream, int processors, const List<SlabItem, capacity>& list, int parts,
-                     const AdamW& op) {
+void launch_resident(CudaStream& stream, const List<SlabItem, capacity>& list, int parts, const AdamW& op) {
   const auto kernel = resident_adamw<capacity>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Resident::shared_bytes),
              "adamw");
-  cudaLaunchAttribute pair = {};
-  pair.id = cudaLaunchAttributeClusterDimension;
-  pair.val.clusterDim.x = 2, pair.val.clusterDim.y = 1, pair.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(processors < 2 ? 2 : processors / 2 * 2));
-  config.blockDim = dim3(Resident::threads);
-  config.dynamicSmemBytes = Resident::shared_bytes;
-  config.stream = stream;
-  config.attrs = &pair;
-  config.numAttrs = 1;
-  check_cuda(cudaLaunchKernelEx(&config, kernel, list, parts, op.step_values.as<double>(), op.beta1, op.beta2, op.eps),
-             "adamw");
+  const unsigned blocks = static_cast<unsigned>(std::max(stream.processors() / 2 * 2, 2));
+  launch_clusters("adamw", stream, 2, kernel, dim3(blocks), dim3(Resident::threads), Resident::shared_bytes, list,
+                  parts, op.step_values.as<double>(), op.beta1, op.beta2, op.eps);
 }
 
 }  // namespace weft::cuda

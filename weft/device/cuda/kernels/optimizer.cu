@@ -85,8 +85,10 @@ __global__ void __launch_bounds__(threads)
     const std::int64_t begin = (part - s.first) * updates_a_block;
     const std::int64_t end = begin + updates_a_block < s.count ? begin + updates_a_block : s.count;
     const int thread = static_cast<int>(threadIdx.x);
-    s.packs&& end % 4 == 0 ? update_part<4>(k, s, begin, end, thread, threads)
-                           : update_part<1>(k, s, begin, end, thread, threads);
+    if (s.packs && end % 4 == 0)
+      update_part<4>(k, s, begin, end, thread, threads);
+    else
+      update_part<1>(k, s, begin, end, thread, threads);
   }
 }
 
@@ -96,22 +98,18 @@ struct UpdateLaunch {
   bool resident;
 
   static UpdateLaunch on(const CudaStream& stream) {
-    if (!stream.shares_processors()) return {updates_a_block, false};
-    int device = 0, major = 0;
-    check_cuda(cudaGetDevice(&device), "adamw");
-    check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "adamw");
-    if (major < 9) return {updates_a_block, false};
-    return {Resident::elements, true};
+    if (stream.shares_processors() && hopper_or_newer()) return {Resident::elements, true};
+    return {updates_a_block, false};
   }
   template <int capacity>
   void operator()(CudaStream& stream, const List<SlabItem, capacity>& list, unsigned parts, const AdamW& op) const {
     const double* values = op.step_values.as<double>();
     if (resident) {
-      launch_resident(stream.handle(), stream.processors(), list, static_cast<int>(parts), op);
+      launch_resident(stream, list, static_cast<int>(parts), op);
     } else {
-      // Eight blocks are what a processor holds.
+      // Four blocks are what a processor holds.
       const unsigned blocks =
-          stream.shares_processors() ? std::min(parts, 8 * static_cast<unsigned>(stream.processors())) : parts;
+          stream.shares_processors() ? std::min(parts, 4 * static_cast<unsigned>(stream.processors())) : parts;
       adamw_kernel<<<blocks, threads, 0, stream.handle()>>>(list, static_cast<int>(parts), values, op.beta1, op.beta2,
                                                             op.eps);
     }

@@ -354,9 +354,14 @@ std::uint64_t check_collectives(World& world, Device* device) {
   for (const auto& members : member_lists) groups.push_back(world.make_group(members, "checks", device));
   groups[0]->barrier(place.stream());
   std::uint64_t hash = 0;
-  for (const auto& group : groups)
-    for (const DType dtype : all_dtypes) hash = hash * 31 + check_in(place, *group, dtype);
-  groups[0]->barrier(place.stream());
+  try {
+    for (const auto& group : groups)
+      for (const DType dtype : all_dtypes) hash = hash * 31 + check_in(place, *group, dtype);
+    groups[0]->barrier(place.stream());
+  } catch (...) {
+    world.throw_if_ended();  // what was queued on a device is not there then: the reason is the run's end
+    throw;
+  }
   return hash;
 }
 

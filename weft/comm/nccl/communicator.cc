@@ -25,12 +25,12 @@ std::int64_t sum_before(Counts counts, int peer) {
 }  // namespace
 
 NcclCommunicator::NcclCommunicator(std::shared_ptr<Watch> watch, std::unique_ptr<Communicator> host, Setup setup,
-                                   Device& device)
+                                   std::unique_ptr<Communicator> side_by_side, Device& device)
     : Communicator(host->members(), host->rank(), host->name()),
       watch_(std::move(watch)),
       host_(std::move(host)),
       link_(std::move(setup.link)),
-      side_by_side_(setup.side_by_side),
+      side_by_side_(std::move(side_by_side)),
       device_(device),
       inputs_(members().size()) {
   if (link_) watch_->add(*link_, device);
@@ -274,6 +274,7 @@ void NcclCommunicator::do_transfer(Stream& stream, std::span<const Transfer> tra
                                [&](const Transfer& each) { return each.peer == peer && bytes_of(each) > 0; });
   };
   if (transfers.empty()) return;
+  if (side_by_side_) return side_by_side_->transfer(stream, transfers);
   queue(stream, meets, [&] {
     exchange(stream, [&](Exchange& to_queue) {
       for (const Transfer& each : transfers) {

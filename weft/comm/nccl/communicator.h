@@ -5,7 +5,8 @@
 // Threads of one process that share a GPU share its context too, and there a kernel that waits for another rank's is
 // dangerous: to allocate, to free, to load code waits for it, and other kernels may be stuck behind it in the queues of
 // the hardware. So these meet on the host before and behind every round: when the first kernel starts to wait, all that
-// the others depend on is queued already, and nothing that depends on it is. (Transfers do not: not all take part.)
+// the others depend on is queued already, and nothing that depends on it is. Transfers, in which not all take part, are
+// left to the base, which moves GPU memory between threads itself.
 #pragma once
 
 #include <memory>
@@ -19,8 +20,10 @@ namespace weft::nccl {
 
 class NcclCommunicator : public Communicator {
  public:
-  // host: the base's group of the same members. setup: empty for a group of one.
-  NcclCommunicator(std::shared_ptr<Watch> watch, std::unique_ptr<Communicator> host, Setup setup, Device& device);
+  // host: the base's group of the same members. setup: empty for a group of one. side_by_side: the base's group over the
+  // device's memory, where members are threads that share a GPU; null elsewhere.
+  NcclCommunicator(std::shared_ptr<Watch> watch, std::unique_ptr<Communicator> host, Setup setup,
+                   std::unique_ptr<Communicator> side_by_side, Device& device);
   // Waits until what is queued is done, or the run has ended.
   ~NcclCommunicator() override;
 
@@ -75,7 +78,7 @@ class NcclCommunicator : public Communicator {
   std::shared_ptr<Watch> watch_;
   std::unique_ptr<Communicator> host_;
   std::shared_ptr<Link> link_;
-  bool side_by_side_;
+  std::unique_ptr<Communicator> side_by_side_;
   Device& device_;
   std::unique_ptr<Memory> scratch_;  // of reductions
   std::vector<const std::byte*> inputs_;

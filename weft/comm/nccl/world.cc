@@ -60,13 +60,16 @@ std::unique_ptr<Communicator> NcclWorld::make_group(std::span<const RankId> memb
   if (device == nullptr || !device->asynchronous()) return base_.make_group(members, name, device);
   watch_->throw_if_ended();
   std::unique_ptr<Communicator> host = base_.make_group(members, name, nullptr);
-  if (host->size() == 1) return std::make_unique<NcclCommunicator>(watch_, std::move(host), Setup{}, *device);
+  if (host->size() == 1) return std::make_unique<NcclCommunicator>(watch_, std::move(host), Setup{}, nullptr, *device);
   if (!stream_) {
     stream_ = device->make_stream(1);
     memory_ = device->allocate(static_cast<std::size_t>(2 * size()));
   }
   Setup setup = make_link(*watch_, *host, *device);
-  auto group = std::make_unique<NcclCommunicator>(watch_, std::move(host), std::move(setup), *device);
+  std::unique_ptr<Communicator> side_by_side;
+  if (setup.side_by_side) side_by_side = base_.make_group(members, name, device);
+  auto group =
+      std::make_unique<NcclCommunicator>(watch_, std::move(host), std::move(setup), std::move(side_by_side), *device);
   group->connect(*stream_, memory_->data());
   return group;
 }

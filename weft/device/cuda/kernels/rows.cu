@@ -84,12 +84,12 @@ __global__ void __launch_bounds__(32 * scatter_warps)
   if (from >= x_rows) return;
   const std::int32_t place = lane < count ? places[from * count + lane] : -1;
   const std::int64_t end = used_rows(in_use, rows);
-  for (int first = lane; first < words; first += 32 * words_at_once) {
+  for (int begin = 0; begin < words; begin += 32 * words_at_once) {  // all lanes as often: they hand on places
+    const int first = begin + lane;
     uint4 v[words_at_once];
 #pragma unroll
     for (int i = 0; i < words_at_once; ++i)
       if (first + 32 * i < words) v[i] = __ldg(xs[from] + first + 32 * i);
-    __syncwarp();
     for (int j = 0; j < count; ++j) {
       const std::int32_t to = __shfl_sync(all_lanes, place, j);
       if (to < 0 || to >= end) continue;

@@ -18,9 +18,9 @@ using ::testing::ElementsAre;
 using ::testing::Pair;
 using Stage = DivisionTrials::Stage;
 
-TEST(DivisionTrials, tries_even_parts_up_to_a_third) {
-  EXPECT_THAT(divisions_to_try(132), ElementsAre(132, 8, 12, 16, 24, 32, 40, 48));
-  EXPECT_THAT(divisions_to_try(108), ElementsAre(108, 8, 12, 16, 24, 32, 40, 48));
+TEST(DivisionTrials, tries_even_parts_from_a_sixth_to_a_third) {
+  EXPECT_THAT(divisions_to_try(132), ElementsAre(132, 24, 32, 36, 40, 48));
+  EXPECT_THAT(divisions_to_try(108), ElementsAre(108, 24, 32, 36, 40, 48));
   EXPECT_THAT(divisions_to_try(1), ElementsAre(1));  // a CPU
 }
 

@@ -47,7 +47,7 @@ std::vector<int> divisions_to_try(int all) {
   std::vector<int> candidates{all};
   const int unit = (all / 33 + 1) / 2 * 2;  // 4 of 132
   if (unit > 0)
-    for (int units : {2, 3, 4, 6, 8, 10, 12})
+    for (int units : {6, 8, 9, 10, 12})  // with fewer, updates last longer than the forward pass
       if (units * unit < all / 2) candidates.push_back(units * unit);
   return candidates;
 }

@@ -18,8 +18,9 @@ jobs=${WEFT_SANITIZE_JOBS:-10}
 
 # How this version calls the choice of kernels by part of their name: ours, and those made of CUTLASS for us.
 ours=()
+help=$("$sanitizer" --help 2>&1)
 for option in --kernel-name --kernel-regex --filter; do
-  if "$sanitizer" --help 2>&1 | grep -q -- "$option\b"; then ours=("$option" kns=weft "$option" kns=cutlass); break; fi
+  if [[ $help == *"$option"* ]]; then ours=("$option" kns=weft "$option" kns=cutlass); break; fi
 done
 
 out=$(mktemp -d "${TMPDIR:-/tmp}/weft_sanitize.XXXXXX")

@@ -3,7 +3,7 @@
 // formula, memory, what the host and the gaps between kernels take of a step, and where its time goes by kind of node.
 //
 //   bench_gpu_step [MODEL...] [--steps N] [--no-moe-router-force-load-balancing] [--overlap-optimizer]
-//                  [--grad-reduce-in-bf16] [--attention-backward fastest]
+//                  [--grad-reduce-in-bf16] [--attention-backward fastest] [--clip-grad X]
 //                                              MODEL: gpt-moe, hybrid-moe, dense (default: all)
 //
 // Weights are random (not zeros: they cost power). Routing is forced even, as with the peer's --balanced; or it is what
@@ -149,6 +149,7 @@ double rounded(double value, double unit) { return std::round(value / unit) * un
 struct BenchOptions {
   int steps = 10;
   bool even_routing = true, late_updates = false, bf16_gradients = false, fast_attention = false;
+  double clip = 1;
 };
 
 void run(const std::string& name, const BenchOptions& options) {
@@ -164,6 +165,7 @@ void run(const std::string& name, const BenchOptions& options) {
   o.length = length;
   o.ranks.parallel = true;
   o.ranks.overlap_updates = options.late_updates;
+  o.adam.clip = options.clip;
   o.repeatable_attention = !options.fast_attention;
   o.logits_slice_bytes = std::int64_t{1} << 30;
   Session session(*device, o);
@@ -239,6 +241,7 @@ void run(const std::string& name, const BenchOptions& options) {
   const Json result = {{"model", name},
                        {"routing", options.even_routing ? "even" : "as initialised"},
                        {"overlap_optimizer", options.late_updates},
+                       {"clip_grad", options.clip},
                        {"update_processors", executor.division().processors()},
                        {"ms_by_update_processors", divisions},
                        {"attention_backward", options.fast_attention ? "fastest" : "deterministic"},
@@ -277,6 +280,8 @@ int main(int argc, char** argv) {
         options.late_updates = true;
       else if (std::strcmp(argv[i], "--grad-reduce-in-bf16") == 0)
         options.bf16_gradients = true;
+      else if (std::strcmp(argv[i], "--clip-grad") == 0 && i + 1 < argc)
+        options.clip = std::atof(argv[++i]);
       else if (std::strcmp(argv[i], "--attention-backward") == 0 && i + 1 < argc)
         options.fast_attention = std::strcmp(argv[++i], "fastest") == 0;
       else

@@ -60,11 +60,13 @@ int run_probe_command(std::span<const std::string> words) {
     t.learning_rate = optimizer.lr;
     t.weight_decay = optimizer.weight_decay;
     const TrajectoryResult r = probe_trajectory(*device, options, t);
-    result = {{"losses", r.losses}, {"grad_norms", r.gradient_norms}};
+    result = {{"losses", r.losses}};
+    if (!r.gradient_norms.empty()) result["grad_norms"] = r.gradient_norms;
     if (!r.mtp_losses.empty()) result["mtp_losses"] = r.mtp_losses;
     if (!json)
       for (std::size_t i = 0; i < r.losses.size(); ++i)
-        fmt::print("step {}  loss {:.10g}  grad norm {:.10g}\n", i, r.losses[i], r.gradient_norms[i]);
+        fmt::print("step {}  loss {:.10g}{}\n", i, r.losses[i],
+                   r.gradient_norms.empty() ? "" : fmt::format("  grad norm {:.10g}", r.gradient_norms[i]));
   } else {
     const ProbeResult r = probe(*device, options);
     result = {{"loss", r.loss}, {"grad_norm", r.gradient_norm}};

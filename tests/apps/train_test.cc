@@ -171,9 +171,9 @@ TEST_F(Train, FromAHuggingFaceModel) {
 
 TEST_F(Train, ANumberThatIsNoneStopsTheRun) {
   const std::string file = folder_.file("metrics.jsonl");
-  const Outcome outcome =
-      run_weft(Words{"train"} + tiny_model + stories +
-               Words{"--train-iters", "20", "--lr", "1e30", "--clip-grad", "0", "--metrics", file, "--threads", "1"});
+  const Outcome outcome = run_weft(
+      Words{"train"} + tiny_model + stories +
+      Words{"--train-iters", "20", "--lr", "1e30", "--clip-grad", "1e30", "--metrics", file, "--threads", "1"});
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.err, ::testing::ContainsRegex("^weft: iteration [0-9]+: the (loss|gradient) is not finite"))
       << outcome.err;
@@ -186,6 +186,18 @@ TEST_F(Train, ANumberThatIsNoneStopsTheRun) {
   const Json& last = lines.back();
   EXPECT_TRUE(last.at("loss").is_null() || last.at("grad_norm").is_null());
   EXPECT_TRUE(last.contains("note")) << "JSON has no NaN; the line says what it was";
+}
+
+TEST_F(Train, WithoutClippingThereIsNoNorm) {
+  const std::string file = folder_.file("metrics.jsonl");
+  const Words run = Words{"train"} + tiny_model + stories + Words{"--clip-grad", "0", "--threads", "1"};
+  const std::string log = expect_done(run + Words{"--train-iters", "3", "--metrics", file});
+  EXPECT_THAT(log, ::testing::Not(HasSubstr("grad norm")));
+  for (const Json& line : lines_of(file)) EXPECT_FALSE(line.contains("grad_norm"));
+  const Outcome outcome = run_weft(run + Words{"--train-iters", "20", "--lr", "1e30"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("gradient norm not looked at: --clip-grad 0"));
+  EXPECT_THAT(outcome.err, HasSubstr("weights were left as the step before made them, finite or not"));
 }
 
 TEST_F(Train, OutputsThatCannotBeWritten) {

@@ -13,11 +13,25 @@
 namespace weft {
 namespace {
 
-Plan late_plan(const char* pattern, int micro_batches) {
+Plan late_plan(const char* pattern, int micro_batches, double clip = 1) {
   PlanOptions options;
   options.micro_batches = micro_batches;
   options.overlap_updates = true;
-  return build_plan(small_module(pattern), options);
+  AdamOptions adam;
+  adam.clip = clip;
+  return build_plan(small_module(pattern, {}, {}, adam), options);
+}
+
+// The names of nodes that edges make a node wait for.
+std::set<std::string> names_before(const Plan& plan, const std::string& name) {
+  const Edges edges = derive_edges(plan);
+  std::set<std::string> names;
+  for (std::size_t i = 0; i < plan.nodes.size(); ++i)
+    if (plan.name_of(plan.nodes[i]) == name)
+      for (NodeId id : edges.before(NodeId(static_cast<std::int64_t>(i))))
+        names.insert(plan.name_of(plan.nodes[id.index()]));
+  EXPECT_FALSE(names.empty()) << name;
+  return names;
 }
 
 TEST(OverlapUpdates, moves_the_updates_alone) {
@@ -45,16 +59,7 @@ TEST(OverlapUpdates, moves_the_updates_alone) {
 // and the next clip factor wait for the updates that read what is there.
 TEST(OverlapUpdates, a_unit_waits_for_its_own_update) {
   const Plan plan = late_plan("--", 1);
-  const Edges edges = derive_edges(plan);
-  const auto before = [&](const std::string& name) {
-    std::set<std::string> names;
-    for (std::size_t i = 0; i < plan.nodes.size(); ++i)
-      if (plan.name_of(plan.nodes[i]) == name)
-        for (NodeId id : edges.before(NodeId(static_cast<std::int64_t>(i))))
-          names.insert(plan.name_of(plan.nodes[id.index()]));
-    EXPECT_FALSE(names.empty()) << name;
-    return names;
-  };
+  const auto before = [&](const std::string& name) { return names_before(plan, name); };
   EXPECT_EQ(before("forward embedding.lookup@0"), (std::set<std::string>{"update unit.1.adamw"}));
   EXPECT_EQ(before("forward main.0-.mix@0"),
             (std::set<std::string>{"update unit.2.adamw", "forward embedding.lookup@0"}));
@@ -66,6 +71,34 @@ TEST(OverlapUpdates, a_unit_waits_for_its_own_update) {
 TEST(OverlapUpdates, takes_no_memory) {
   const Plan plain = small_plan("[*E]-", 2), late = late_plan("[*E]-", 2);
   EXPECT_EQ(plan_memory(late).total(), plan_memory(plain).total());
+}
+
+// Without clipping nothing needs all gradients, so that most updates run in their own step.
+TEST(OverlapUpdates, without_a_norm_most_run_beside_the_backward_pass) {
+  const Plan plan = late_plan("------", 1, 0);  // units: 1 the embedding, 2 to 7, 8 final norm and head
+  std::vector<std::string> carried, own;
+  for (const Node& node : plan.nodes) {
+    if (node.phase != Phase::update) continue;
+    EXPECT_EQ(node.lane, Lane::update) << plan.name_of(node);
+    (node.carried ? carried : own).push_back(plan.name_of(node));
+  }
+  EXPECT_EQ(carried, (std::vector<std::string>{"update unit.1.adamw", "update unit.3.adamw", "update unit.6.adamw"}));
+  EXPECT_EQ(own, (std::vector<std::string>{"update step.numbers", "update unit.8.adamw", "update unit.7.adamw",
+                                           "update unit.5.adamw", "update unit.4.adamw", "update unit.2.adamw"}));
+  // Carried ones stand in front, and no other node has moved.
+  for (std::size_t i = 0; i < plan.nodes.size(); ++i) EXPECT_EQ(plan.nodes[i].carried, i < 3);
+  EXPECT_EQ(names_before(plan, "forward main.0-.mix@0"), (std::set<std::string>{"forward embedding.lookup@0"}));
+  EXPECT_EQ(names_before(plan, "forward main.1-.mix@0"),
+            (std::set<std::string>{"update unit.3.adamw", "forward main.0-.mix@0"}));
+  EXPECT_EQ(names_before(plan, "update step.numbers"),
+            (std::set<std::string>{"forward head.loss@0", "update unit.1.adamw", "update unit.3.adamw",
+                                   "update unit.6.adamw"}));
+  // For what reads its weights and makes its gradients, and for the numbers: not for the end of the backward pass.
+  EXPECT_EQ(names_before(plan, "update unit.4.adamw"),
+            (std::set<std::string>{"update step.numbers", "forward main.2-.mix@0", "backward main.2-.mix@0",
+                                   "weight_gradient main.2-.mix@0"}));
+  EXPECT_EQ(plan_memory(plan).total(),
+            plan_memory(build_plan(small_module("------", {}, {}, {.clip = 0}), {})).total());
 }
 
 }  // namespace

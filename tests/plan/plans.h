@@ -23,12 +23,12 @@ inline ModelConfig small_config(const std::string& pattern) {
 }
 
 inline Module small_module(const std::string& pattern, const ModuleOptions& given = {},
-                           const GradientLayout& layout = {}) {
+                           const GradientLayout& layout = {}, const AdamOptions& adam = {}) {
   ModuleOptions options = given;
   options.batch = 2;
   options.length = 3;
   Module module = build_module(small_config(pattern), options);
-  add_updates(module, options.precision, {}, layout);
+  add_updates(module, options.precision, adam, layout);
   return module;
 }
 

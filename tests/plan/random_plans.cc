@@ -61,6 +61,7 @@ RandomCase random_case(std::uint64_t seed, bool any_kind) {
     c.options.kind = dice.of({PlanOptions::Kind::train, PlanOptions::Kind::train, PlanOptions::Kind::train,
                               PlanOptions::Kind::gradients, PlanOptions::Kind::evaluate});
     c.options.overlap_updates = dice.below(3) == 0;
+    c.clips = dice.yes();
   }
   return c;
 }
@@ -72,12 +73,12 @@ Grid RandomCase::grid() const {
 
 std::string RandomCase::text() const {
   return fmt::format(
-      "pattern {} ep {} edp {} micro-batches {}{}{} {} experts {} k {}{}{}{} balance {} block {}{}{} kind {}", pattern,
-      expert_ranks, expert_shards, options.micro_batches, options.weave ? " woven" : "",
+      "pattern {} ep {} edp {} micro-batches {}{}{} {} experts {} k {}{}{}{} balance {} block {}{}{}{} kind {}",
+      pattern, expert_ranks, expert_shards, options.micro_batches, options.weave ? " woven" : "",
       options.delay_weight_gradients ? " delayed" : "", name_of(dtype), experts, k, shared ? " shared" : "",
       tied ? " tied" : "", bias ? " bias" : "", balance, options.block,
       options.early_attention_backward ? " early" : "", options.overlap_updates ? " late updates" : "",
-      static_cast<int>(options.kind));
+      clips ? "" : " no norm", static_cast<int>(options.kind));
 }
 
 namespace {
@@ -122,7 +123,9 @@ Module module_of(const RandomCase& c, std::int64_t expert_rank) {
   if (c.options.kind == PlanOptions::Kind::evaluate) {
     add_loss_reduction(module, layout);
   } else {
-    add_updates(module, options.precision, {}, layout);
+    AdamOptions adam;
+    if (!c.clips) adam.clip = 0;
+    add_updates(module, options.precision, adam, layout);
   }
   return module;
 }

@@ -32,7 +32,7 @@ struct RandomCase {
   PlanOptions options;
   DType dtype = DType::f32;
   std::int64_t experts = 4, k = 2;
-  bool shared = false, tied = false, bias = false;
+  bool shared = false, tied = false, bias = false, clips = true;
   int balance = 0;  // which of some ways to keep experts busy
 
   int ranks() const { return expert_ranks * expert_shards; }

@@ -41,6 +41,9 @@ inline std::vector<NamedCase> bitwise_cases(int ranks) {
           c.config.experts.balance.global_aux_loss = 0.01;
         }
         c.config.tied_embeddings = expert_ranks == 2;
+        c.clip = pattern[1] == '*' && pattern[2] == '-'
+                     ? 0
+                     : 1;  // without: updates run as soon as their gradients are there
         c.dtype = sigmoid ? DType::bf16 : DType::f32;
         c.ranks = ranks;
         c.expert_ranks = expert_ranks;

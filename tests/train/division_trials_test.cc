@@ -18,10 +18,19 @@ using ::testing::ElementsAre;
 using ::testing::Pair;
 using Stage = DivisionTrials::Stage;
 
-TEST(DivisionTrials, tries_even_parts_from_a_sixth_to_a_third) {
-  EXPECT_THAT(divisions_to_try(132), ElementsAre(132, 24, 32, 36, 40, 48));
-  EXPECT_THAT(divisions_to_try(108), ElementsAre(108, 24, 32, 36, 40, 48));
+TEST(DivisionTrials, tries_even_parts) {
+  EXPECT_THAT(divisions_to_try(132), ElementsAre(132, 4, 8, 12, 16, 24, 32, 40));
+  EXPECT_THAT(divisions_to_try(108), ElementsAre(108, 4, 8, 12, 16, 24, 32, 40));
   EXPECT_THAT(divisions_to_try(1), ElementsAre(1));  // a CPU
+}
+
+TEST(InBackground, is_what_is_done_in_time) {
+  // Left by the step before, needed at 0, 20 and 40; this step's, ready at 50, 60 and 90 of 100.
+  const std::vector<BackgroundUpdate> updates{{0, 0, 15},    {0, 20, 15},   {0, 40, 30},
+                                              {50, 100, 30}, {60, 100, 15}, {90, 100, 15}};
+  std::vector<std::pair<double, double>> times;
+  for (const auto& t : in_background(updates)) times.emplace_back(t ? t->start : -1, t ? t->end : -1);
+  EXPECT_THAT(times, ElementsAre(Pair(-1, -1), Pair(0, 15), Pair(-1, -1), Pair(50, 80), Pair(80, 95), Pair(-1, -1)));
 }
 
 TEST(DivisionTrials, keeps_the_quickest) {

@@ -23,7 +23,7 @@ RankCase small_case() {
   return c;
 }
 
-SessionOptions options_of(const RankCase& c, bool overlap, bool parallel) {
+SessionOptions options_of(const RankCase& c, bool overlap, bool parallel, double clip = 1) {
   SessionOptions o;
   o.config = c.config;
   o.precision.compute = DType::bf16;
@@ -31,6 +31,7 @@ SessionOptions options_of(const RankCase& c, bool overlap, bool parallel) {
   o.length = c.length;
   o.ranks.overlap_updates = overlap;
   o.ranks.parallel = parallel;
+  o.adam.clip = clip;
   return o;
 }
 
@@ -46,15 +47,15 @@ TEST(LateUpdates, are_done_before_anything_reads_or_sets_weights) {
   const RankCase c = small_case();
   CpuDevice device;
   // Everything that a session says, with a look at it behind some of the steps.
-  const auto run = [&](bool overlap, bool parallel) {
+  const auto run = [&](bool overlap, bool parallel, double clip) {
     std::vector<double> said;
-    Session session(device, options_of(c, overlap, parallel));
+    Session session(device, options_of(c, overlap, parallel, clip));
     session.initialise_parameters(5);
     const auto step = [&](int number) {
       const std::vector<MicroBatch> batches{batch_of(c, number, 0)};
       const StepResult r = session.step(batches, 1e-2, 0.1);
       said.push_back(r.loss);
-      said.push_back(r.gradient_norm);
+      said.push_back(r.gradient_norm.value_or(0));
     };
     const auto say = [&](const std::vector<double>& values) { said.insert(said.end(), values.begin(), values.end()); };
     step(0);
@@ -82,31 +83,35 @@ TEST(LateUpdates, are_done_before_anything_reads_or_sets_weights) {
     EXPECT_EQ(session.steps_taken(), 2);
     return said;
   };
-  const std::vector<double> plain = run(false, false);
-  EXPECT_EQ(run(true, false), plain);
-  EXPECT_EQ(run(true, true), plain);
+  for (double clip : {1, 0}) {
+    const std::vector<double> plain = run(false, false, clip);
+    EXPECT_EQ(run(true, false, clip), plain);
+    EXPECT_EQ(run(true, true, clip), plain);
+  }
 }
 
 TEST(LateUpdates, of_a_step_that_is_not_finite_do_nothing) {
   const RankCase c = small_case();
   CpuDevice device;
-  Session session(device, options_of(c, true, true));
-  const auto start = [&](double scale) {
-    session.set_parameters([&](const ParameterPart& part, double* values) {
-      initialise(part, 5, values);
-      for (std::int64_t i = 0; i < part.shape.elements(); ++i) values[i] *= scale;
-    });
-  };
-  start(std::numeric_limits<double>::quiet_NaN());
-  const std::vector<MicroBatch> batches{batch_of(c, 0, 0)};
-  EXPECT_FALSE(session.step(batches, 1e-2, 0.1).finite);
-  EXPECT_EQ(session.steps_taken(), 0);
-  start(1);
-  const std::vector<double> before = weights_of(session);
-  EXPECT_TRUE(session.step(batches, 0, 0).finite);  // without a learning rate nothing moves
-  EXPECT_EQ(weights_of(session), before);
-  EXPECT_TRUE(session.step(batches, 1e-2, 0.1).finite);
-  EXPECT_NE(weights_of(session), before);
+  for (double clip : {1, 0}) {
+    Session session(device, options_of(c, true, true, clip));
+    const auto start = [&](double scale) {
+      session.set_parameters([&](const ParameterPart& part, double* values) {
+        initialise(part, 5, values);
+        for (std::int64_t i = 0; i < part.shape.elements(); ++i) values[i] *= scale;
+      });
+    };
+    start(std::numeric_limits<double>::quiet_NaN());
+    const std::vector<MicroBatch> batches{batch_of(c, 0, 0)};
+    EXPECT_FALSE(session.step(batches, 1e-2, 0.1).finite);
+    EXPECT_EQ(session.steps_taken(), 0);
+    start(1);
+    const std::vector<double> before = weights_of(session);
+    EXPECT_TRUE(session.step(batches, 0, 0).finite);  // without a learning rate nothing moves
+    EXPECT_EQ(weights_of(session), before);
+    EXPECT_TRUE(session.step(batches, 1e-2, 0.1).finite);
+    EXPECT_NE(weights_of(session), before);
+  }
 }
 
 }  // namespace

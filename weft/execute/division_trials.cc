@@ -1,5 +1,7 @@
 #include "weft/execute/division_trials.h"
 
+#include <algorithm>
+
 #include "weft/base/error.h"
 
 namespace weft {
@@ -47,9 +49,23 @@ std::vector<int> divisions_to_try(int all) {
   std::vector<int> candidates{all};
   const int unit = (all / 33 + 1) / 2 * 2;  // 4 of 132
   if (unit > 0)
-    for (int units : {6, 8, 9, 10, 12})  // with fewer, updates last longer than the forward pass
+    for (int units : {1, 2, 3, 4, 6, 8, 10})
       if (units * unit < all / 2) candidates.push_back(units * unit);
   return candidates;
+}
+
+std::vector<std::optional<NodeTime>> in_background(std::span<const BackgroundUpdate> updates) {
+  std::vector<std::optional<NodeTime>> times;
+  double free = 0;  // from here on
+  for (const BackgroundUpdate& u : updates) {
+    free = std::max(free, u.ready);
+    const NodeTime time{free, free + u.seconds};
+    times.emplace_back();
+    if (time.end > u.deadline) continue;
+    times.back() = time;
+    free = time.end;
+  }
+  return times;
 }
 
 }  // namespace weft

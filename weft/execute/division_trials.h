@@ -3,8 +3,12 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
+
+#include "weft/execute/executor.h"
 
 namespace weft {
 
@@ -35,7 +39,16 @@ class DivisionTrials {
   Stage stage_ = Stage::meet;
 };
 
-// None and a handful between a sixth and a third of them: even numbers, since a GPU's blocks often come in pairs.
+// None and a handful up to a third of them: even numbers, since a GPU's blocks often come in pairs.
 std::vector<int> divisions_to_try(int all);
+
+// An update on its part of the processors, beside the compute lane, in that lane's time (seconds): when what it needs is
+// there, when its result is, how long it takes.
+struct BackgroundUpdate {
+  double ready = 0, deadline = 0, seconds = 0;
+};
+// Updates run one after another. When each does if it is done in time; the others have to take all processors, and the
+// compute lane stands still meanwhile.
+std::vector<std::optional<NodeTime>> in_background(std::span<const BackgroundUpdate> updates);
 
 }  // namespace weft

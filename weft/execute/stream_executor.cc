@@ -36,24 +36,29 @@ StreamExecutor::StreamExecutor(const PreparedPlan& plan, Device& device, Stream&
     }
   }
   if (!graph) why_no_graph_ = "--cuda-graph none";
-  const std::vector<LaneMarks> marks = lane_waits(plan.plan(), plan.memory());
+  marks_ = lane_waits(plan.plan(), plan.memory());
   waits_.resize(nodes.size());
   for (std::size_t i = 0; i < nodes.size(); ++i)
     for (std::size_t lane = 0; lane < lane_count; ++lane) {
-      if (marks[i][lane] < 0) continue;
-      std::ptrdiff_t& event = waits_[static_cast<std::size_t>(marks[i][lane])].event;
+      if (marks_[i][lane] < 0) continue;
+      std::ptrdiff_t& event = waits_[static_cast<std::size_t>(marks_[i][lane])].event;
       if (event < 0) {
         event = std::ssize(events_);
         events_.push_back(device.make_event());
       }
       waits_[i].events.push_back(static_cast<std::size_t>(event));
     }
-  // Updates that the step before has left run beside nodes that do not yet wait for the last of them.
+  // Updates that the step before has left run beside nodes that do not yet wait for the last of them; this step's run
+  // beside any.
+  std::ptrdiff_t last_update = -1;
   for (std::size_t i = 0; i < nodes.size(); ++i)
-    if (nodes[i].carried) last_update_ = static_cast<std::ptrdiff_t>(i);
-  while (last_wait_ < nodes.size() && (nodes[last_wait_].lane != Lane::compute ||
-                                       marks[last_wait_][static_cast<std::size_t>(Lane::update)] < last_update_))
-    ++last_wait_;
+    if (nodes[i].lane == Lane::update) {
+      last_update = static_cast<std::ptrdiff_t>(i);
+      updates_.push_back(i);
+    }
+  while (beside_ < nodes.size() && (nodes[beside_].lane != Lane::compute ||
+                                    marks_[beside_][static_cast<std::size_t>(Lane::update)] < last_update))
+    ++beside_;
   begin_trial();
 }
 
@@ -61,8 +66,8 @@ StreamExecutor::StreamExecutor(const PreparedPlan& plan, Device& device, Stream&
 DivisionTrials StreamExecutor::divisions() const {
   const std::vector<Node>& nodes = plan_.plan().nodes;
   const int all = device_.processors();
-  if (std::none_of(nodes.begin(), nodes.end(), [](const Node& node) { return node.carried; }))
-    return DivisionTrials({all}, all);
+  const auto updates = [](const Node& node) { return node.lane == Lane::update; };
+  if (std::none_of(nodes.begin(), nodes.end(), updates)) return DivisionTrials({all}, all);
   const char* text = std::getenv("WEFT_UPDATE_PROCESSORS");
   if (text == nullptr) return DivisionTrials(divisions_to_try(all), all);
   const int wanted = std::atoi(text);
@@ -73,7 +78,7 @@ DivisionTrials StreamExecutor::divisions() const {
 void StreamExecutor::begin_trial() {
   const std::vector<Node>& nodes = plan_.plan().nodes;
   shares_.resize(nodes.size());
-  for (std::size_t i = 0; i < nodes.size(); ++i) shares_[i] = nodes[i].carried || i < last_wait_;
+  for (std::size_t i = 0; i < nodes.size(); ++i) shares_[i] = nodes[i].lane == Lane::update || i < beside_;
   divide_processors();
 }
 
@@ -83,31 +88,39 @@ void StreamExecutor::divide_processors() {
   processors_.assign(nodes.size(), all);
   if (!ran_ || !trials_.divides()) return;  // the first step shows every operation all of them
   for (std::size_t i = 0; i < nodes.size(); ++i)
-    if (shares_[i]) processors_[i] = nodes[i].carried ? updates : all - updates;
+    if (shares_[i]) processors_[i] = nodes[i].lane == Lane::update ? updates : all - updates;
 }
 
-// From the times of a step: what began when the last update was done has all processors, and so has an update that runs
-// while the forward pass waits (that of the first unit).
+// From the times of a step in which all updates had their part of the processors: those that would keep the compute lane
+// waiting get all processors instead, and so do nodes that no update runs beside then.
 void StreamExecutor::watch_updates() {
   const std::vector<Node>& nodes = plan_.plan().nodes;
-  const double done = time_of(static_cast<std::size_t>(last_update_)).end;
-  std::vector<NodeTime> beside;
-  for (std::size_t i = 0; i < last_wait_; ++i) {
-    if (nodes[i].lane != Lane::compute) continue;
-    beside.push_back(time_of(i));
-    if (beside.back().start < done) continue;
-    std::fill(shares_.begin() + static_cast<std::ptrdiff_t>(i),
-              shares_.begin() + static_cast<std::ptrdiff_t>(last_wait_), false);
-    break;
-  }
+  constexpr auto compute = static_cast<std::size_t>(Lane::compute), update = static_cast<std::size_t>(Lane::update);
+  // Time of the compute lane, without its waits.
+  std::vector<NodeTime> own(nodes.size());
+  double now = 0;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
-    if (!nodes[i].carried) continue;
-    const NodeTime update = time_of(i);
-    double busy = 0;
-    for (const NodeTime& t : beside)
-      busy += std::max(0.0, std::min(t.end, update.end) - std::max(t.start, update.start));
-    shares_[i] = busy > 0.25 * (update.end - update.start);
+    own[i].start = now;
+    if (nodes[i].lane == Lane::compute) now += time_of(i).end - time_of(i).start;
+    own[i].end = now;
   }
+  std::vector<BackgroundUpdate> updates;
+  for (std::size_t u : updates_) {
+    const std::int32_t last = marks_[u][compute];
+    std::size_t user = 0;  // the first node that waits for it
+    while (user < nodes.size() &&
+           (nodes[user].lane != Lane::compute || marks_[user][update] < static_cast<std::int32_t>(u)))
+      ++user;
+    updates.push_back({last < 0 ? 0 : own[static_cast<std::size_t>(last)].end,
+                       user < nodes.size() ? own[user].start : now, time_of(u).end - time_of(u).start});
+  }
+  const std::vector<std::optional<NodeTime>> background = in_background(updates);
+  for (std::size_t u = 0; u < updates_.size(); ++u) shares_[updates_[u]] = background[u].has_value();
+  for (std::size_t i = 0; i < beside_; ++i)
+    if (nodes[i].lane == Lane::compute)
+      shares_[i] = std::any_of(background.begin(), background.end(), [&](const std::optional<NodeTime>& t) {
+        return t && t->start < own[i].end && own[i].start < t->end;
+      });
 }
 
 // A step that counts for the trials is over: on to what comes next.
@@ -194,10 +207,9 @@ std::string StreamExecutor::manner() const {
 }
 
 std::string StreamExecutor::choice() const {
-  if (last_update_ < 0 || !trials_.settled()) return {};
-  if (!trials_.divides()) return "updates took turns with the forward pass on all processors";
-  return fmt::format("updates took {} of {} processors beside the forward pass", trials_.processors(),
-                     device_.processors());
+  if (updates_.empty() || !trials_.settled()) return {};
+  if (!trials_.divides()) return "updates took turns with other work on all processors";
+  return fmt::format("updates took {} of {} processors beside other work", trials_.processors(), device_.processors());
 }
 
 StreamExecutor::StepTimes StreamExecutor::step_times() const {

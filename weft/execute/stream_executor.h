@@ -1,7 +1,7 @@
 // Runs a plan of one rank on a device that queues its work: lanes are streams, and the calling thread puts every node on
 // the stream of its lane, in the order of the list, with events where a node waits for another lane. A step is recorded
 // as one graph at its second run and queued as a whole from then on. (A plan of several ranks waits on the host:
-// ParallelExecutor.) Where updates run beside a forward pass, each gets a part of the device's processors: otherwise
+// ParallelExecutor.) Where updates run beside other nodes, each gets a part of the device's processors: otherwise
 // kernels of one would fill them all, and those of the other wait. How large each part should be is tried out in the
 // first steps.
 #pragma once
@@ -14,6 +14,7 @@
 #include "weft/execute/division_trials.h"
 #include "weft/execute/executor.h"
 #include "weft/execute/stream_memory.h"
+#include "weft/plan/edges.h"
 
 namespace weft {
 
@@ -30,7 +31,7 @@ class StreamExecutor : public Executor {
   std::string manner() const override;
   void nothing_carried() override { carried_ = false; }
   std::string choice() const override;
-  // How many processors updates get beside the forward pass (all: they are not divided), and whether it stays so.
+  // How many processors updates get beside other nodes (all: they are not divided), and whether it stays so.
   const DivisionTrials& division() const { return trials_; }
   // Of the last step, in seconds: the host's time until all of it was queued, the host's time of waiting for its end, and
   // the device's from its beginning to its end.
@@ -62,8 +63,9 @@ class StreamExecutor : public Executor {
   std::array<Stream*, lane_count> streams_{};  // by lane; null where the plan does not use it
   std::vector<std::unique_ptr<Stream>> own_;   // of lanes other than compute
   std::vector<NodeWaits> waits_;               // by node
-  std::ptrdiff_t last_update_ = -1;            // the last carried node
-  std::size_t last_wait_ = 0;                  // the first node that waits for it
+  std::vector<LaneMarks> marks_;               // by node: what it waits for
+  std::vector<std::size_t> updates_;           // the nodes of the update lane
+  std::size_t beside_ = 0;                     // nodes before this one may run beside them
   DivisionTrials trials_;
   std::vector<bool> shares_;     // by node: updates and what runs beside them
   std::vector<int> processors_;  // by node: how many of the device's it may take

@@ -49,6 +49,32 @@ void sum_over_ranks(Piece& piece, const std::string& group, const std::vector<Va
   }
 }
 
+// squares: the sum over all gradients; where ranks hold different experts, dense and experts' part apart.
+void add_norm(Module& m, ValueId squares, bool experts) {
+  std::vector<ValueId> dense, expert;
+  for (std::size_t i = 0; i < m.parameters.size(); ++i)
+    if (m.parameters[i].trained) (m.parameters[i].expert && experts ? expert : dense).push_back(m.gradient_values[i]);
+  Piece& norm = add_piece(m, 0, "step", "norm");
+  for (const auto* gradients : {&dense, &expert})
+    for (ValueId gradient : *gradients) norm.update.uses.push_back({gradient});
+  norm.update.uses.push_back({squares, Access::write});
+  norm.update.run = [=](const Run& r) {
+    const auto sum = [&](const std::vector<ValueId>& gradients, std::int64_t place) {
+      std::vector<Tensor> all;
+      for (ValueId gradient : gradients) all.push_back(r[gradient]);
+      r.ops().sum_of_squares(r.stream(), {all, r[squares].slice_rows(place, 1)});
+    };
+    sum(dense, 0);
+    if (experts) sum(expert, 1);
+  };
+  if (experts) {
+    Piece& reduce = add_piece(m, 0, "step", "squares");
+    sum_over_ranks(reduce, "ep", {squares});
+    reduce.reduce.collectives.back().first_row = 1;  // the dense part is the same everywhere
+    m.values[squares.index()].summed_over_ranks = true;
+  }
+}
+
 }  // namespace
 
 void add_loss_reduction(Module& m, const GradientLayout& layout, bool trains) {
@@ -79,7 +105,8 @@ void add_updates(Module& m, const Precision& precision, const AdamOptions& optio
     m.states.push_back(states);
   }
   const bool experts = layout.expert_ranks > 1;  // some gradients are only here
-  const ValueId squares = add_value(m, {"squares", ValueKind::step, DType::f64, {experts ? 2 : 1}});
+  ValueId squares;
+  if (options.clip > 0) squares = add_value(m, {"squares", ValueKind::step, DType::f64, {experts ? 2 : 1}});
   // Updates have numbers of their own: those that the host gives may be the next step's when an update runs.
   m.update_values = add_value(m, {"update_values", ValueKind::step, DType::f64, {StepValues::count}});
   m.values[m.update_values.index()].read_by_host = true;
@@ -103,34 +130,13 @@ void add_updates(Module& m, const Precision& precision, const AdamOptions& optio
     }
   }
 
-  std::vector<ValueId> dense, expert;
-  for (std::size_t i = 0; i < m.parameters.size(); ++i)
-    if (m.parameters[i].trained) (m.parameters[i].expert && experts ? expert : dense).push_back(m.gradient_values[i]);
-  Piece& norm = add_piece(m, 0, "step", "norm");
-  for (const auto* gradients : {&dense, &expert})
-    for (ValueId gradient : *gradients) norm.update.uses.push_back({gradient});
-  norm.update.uses.push_back({squares, Access::write});
-  norm.update.run = [=](const Run& r) {
-    const auto sum = [&](const std::vector<ValueId>& gradients, std::int64_t place) {
-      std::vector<Tensor> all;
-      for (ValueId gradient : gradients) all.push_back(r[gradient]);
-      r.ops().sum_of_squares(r.stream(), {all, r[squares].slice_rows(place, 1)});
-    };
-    sum(dense, 0);
-    if (experts) sum(expert, 1);
-  };
-  if (experts) {
-    Piece& reduce = add_piece(m, 0, "step", "squares");
-    sum_over_ranks(reduce, "ep", {squares});
-    reduce.reduce.collectives.back().first_row = 1;  // the dense part is the same everywhere
-    m.values[squares.index()].summed_over_ranks = true;
-  }
-
-  Piece& clip = add_piece(m, 0, "step", "clip");
-  clip.update.uses = {{squares}, {loss}, {given}, {step, Access::write}};
+  if (squares.valid()) add_norm(m, squares, experts);
+  Piece& clip = add_piece(m, 0, "step", squares.valid() ? "clip" : "numbers");
+  if (squares.valid()) clip.update.uses.push_back({squares});
+  clip.update.uses.insert(clip.update.uses.end(), {{loss}, {given}, {step, Access::write}});
   clip.update.run = [=, limit = options.clip](const Run& r) {
     r.ops().cast(r.stream(), {r[given], r[step]});
-    r.ops().clip_factor(r.stream(), {r[squares], r[loss], r[step], limit});
+    r.ops().clip_factor(r.stream(), {squares.valid() ? r[squares] : Tensor{}, r[loss], r[step], limit});
   };
 
   for (const auto& [unit, tensors] : tensors_of_unit) {

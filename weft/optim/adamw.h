@@ -8,7 +8,7 @@ namespace weft {
 
 struct AdamOptions {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
-  double clip = 1.0;       // 0: no clipping
+  double clip = 1.0;       // 0: no clipping, and no norm
   bool decay_all = false;  // also one-dimensional parameters and biases
 };
 
@@ -26,7 +26,8 @@ void add_loss_reduction(Module& module, const GradientLayout& layout, bool train
 // pieces: reductions of loss and gradients (dense over dp, experts over edp, one node a unit, the last unit first,
 // since its gradients are ready first), norm (sum of squares; the experts' part summed over ep, so that each element
 // counts once), clip (the step's numbers with norm, clip factor and finite flag: Module::update_values), one update a
-// unit, which reads these and its gradients.
+// unit, which reads these and its gradients. Without clipping there is no norm: an update waits for its own gradients and
+// for the loss, whose finite flag alone decides whether weights move.
 void add_updates(Module& module, const Precision& precision, const AdamOptions& options,
                  const GradientLayout& layout = {});
 

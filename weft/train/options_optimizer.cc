@@ -73,7 +73,10 @@ void add_optimizer_flags(FlagTable& flags, OptimizerOptions& optimizer) {
       .at_least(0)
       .below(1);
   flags.add("--adam-eps", optimizer.adam_eps, "X", "Added to the root of the second moment.").above(0);
-  flags.add("--clip-grad", optimizer.clip_grad, "X", "Largest global norm of the gradient; 0: no clipping.")
+  flags
+      .add("--clip-grad", optimizer.clip_grad, "X",
+           "Largest global norm of the gradient; 0: no clipping and no norm, so that an update waits for its own "
+           "gradient alone.")
       .at_least(0);
 }
 

@@ -395,7 +395,8 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
   flags.add("--ep-overlap-early-attn-memory-release", options.execution.ep_overlap_early_attn_memory_release,
             "In the weave, run attention's backward before the other micro-batch's experts: less memory, less hidden.");
   flags.add("--overlap-optimizer", options.execution.overlap_optimizer,
-            "Update the weights of a unit beside the next step's forward pass, before that comes to the unit.");
+            "Update the weights of a unit beside the next step's forward pass, before that comes to the unit; "
+            "with --clip-grad 0 also beside this step's backward pass.");
   flags.choice("--distributed-backend", options.execution.distributed_backend,
                {{"auto", BackendKind::automatic},
                 {"nccl", BackendKind::nccl},

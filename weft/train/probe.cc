@@ -101,7 +101,7 @@ ProbeResult probe(Device& device, const ProbeOptions& options) {
   load(session, weights);
   const StepResult result = session.gradients(std::span(&batch, 1));
   if (!options.out.empty()) write_results(session, weights.model(), options, batch);
-  return {result.loss, result.gradient_norm, result.mtp_losses};
+  return {result.loss, result.gradient_norm.value(), result.mtp_losses};
 }
 
 TrajectoryResult probe_trajectory(Device& device, const ProbeOptions& options, const TrajectoryOptions& trajectory) {
@@ -127,9 +127,9 @@ TrajectoryResult probe_trajectory(Device& device, const ProbeOptions& options, c
       batch.labels.insert(batch.labels.end(), next + 1, next + 1 + batch.length);
     }
     const StepResult r = session.step(std::span(&batch, 1), trajectory.learning_rate, trajectory.weight_decay);
-    if (!r.finite) throw RunError("step {}: loss {} or gradient norm {} is not finite", step, r.loss, r.gradient_norm);
+    if (!r.finite) throw RunError("step {}: loss {} or the gradient is not finite", step, r.loss);
     result.losses.push_back(r.loss);
-    result.gradient_norms.push_back(r.gradient_norm);
+    if (r.gradient_norm) result.gradient_norms.push_back(*r.gradient_norm);
     if (!r.mtp_losses.empty()) result.mtp_losses.push_back(r.mtp_losses);
   }
   return result;

@@ -30,7 +30,7 @@ struct TrajectoryOptions {
   double learning_rate = 1e-3, weight_decay = 0.01;  // constant
 };
 struct TrajectoryResult {
-  std::vector<double> losses, gradient_norms;   // before each step
+  std::vector<double> losses, gradient_norms;   // before each step; no norms without clipping
   std::vector<std::vector<double>> mtp_losses;  // of each step
 };
 // Trains on trajectory.tokens, a step for each of its entries.

@@ -43,6 +43,7 @@ std::string to_text(const PlanReport& r) {
 std::string to_text(const LogLine& l) {
   std::string router;
   for (const auto& [name, loss] : l.router_losses) router += fmt::format("{}: {:.6E} | ", name, loss);
+  const std::string norm = l.gradient_norm ? fmt::format("grad norm: {:.3f} | ", *l.gradient_norm) : "";
   // Where the peak is known, the device is a fast one.
   const std::string throughput =
       l.product_peak > 0 ? fmt::format("throughput (TFLOP/s): {:.1f} | share of the measured GEMM peak: {:.1f} %",
@@ -55,11 +56,11 @@ std::string to_text(const LogLine& l) {
       " [{:%Y-%m-%d %H:%M:%S}.{:06}] iteration {:8}/{:8} | consumed samples: {:12} | elapsed time per iteration (ms): "
       "{:.1f} | "
       "{} | tokens per second: {:.0f} | learning rate: {:.6E} | global batch size: {:5} | "
-      "lm loss: {:.6E} | {}grad norm: {:.3f} | number of skipped iterations: {:3} | number of nan iterations: {:3} | "
+      "lm loss: {:.6E} | {}{}number of skipped iterations: {:3} | number of nan iterations: {:3} | "
       "time left: {} |",
       fmt::localtime(Clock::to_time_t(now)), micros, l.iteration, l.iterations, l.consumed_samples,
-      l.step_seconds * 1e3, throughput, l.tokens_per_second, l.learning_rate, l.global_batch, l.loss, router,
-      l.gradient_norm, l.skipped, l.not_a_number, human_seconds(l.seconds_left));
+      l.step_seconds * 1e3, throughput, l.tokens_per_second, l.learning_rate, l.global_batch, l.loss, router, norm,
+      l.skipped, l.not_a_number, human_seconds(l.seconds_left));
 }
 
 }  // namespace weft

@@ -294,7 +294,7 @@ StepResult Session::step(std::span<const MicroBatch> batches, double learning_ra
   if (!options_.updates) return result;
   updates_left_ = options_.ranks.overlap_updates;
   const std::vector<double>& values = of(module_.update_values);
-  result.gradient_norm = values[StepValues::gradient_norm];
+  if (options_.adam.clip > 0) result.gradient_norm = values[StepValues::gradient_norm];
   result.finite = values[StepValues::finite] != 0;
   if (result.finite) ++steps_;
   return result;

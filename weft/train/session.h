@@ -73,7 +73,7 @@ struct StepResult {
   double loss = 0;                      // mean over the step's tokens
   std::vector<double> mtp_losses = {};  // of each depth, the mean over the tokens that it predicts
   double indexer_loss = 0;              // of sparse attention's indexers, times its factor
-  double gradient_norm = 0;             // before clipping
+  std::optional<double> gradient_norm;  // before clipping; not there without it
   bool finite = true;                   // false: weights were left as they were
   // By RouterLoss: the mean over micro-batches and layers, without coefficient; empty: there are none.
   std::vector<double> router_losses = {};

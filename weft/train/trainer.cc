@@ -143,18 +143,24 @@ int Loop::run() {
     if (iteration == iterations && session_->executor()) session_->executor()->keep_times(true);
     const auto start = Clock::now();
     StepResult result = session_->step(next_batches(), rate, decay);
-    for (double* number : {&result.loss, &result.gradient_norm})
-      if (std::isnan(*number)) *number = std::fabs(*number);  // "nan", not "-nan": its sign says nothing
+    // "nan", not "-nan": its sign says nothing
+    if (std::isnan(result.loss)) result.loss = std::fabs(result.loss);
+    if (result.gradient_norm && std::isnan(*result.gradient_norm))
+      result.gradient_norm = std::fabs(*result.gradient_norm);
     const double seconds = seconds_since(start);
     write_metrics(iteration, result, rate, seconds);
     if (!result.finite) {
       loss_sum_ = seconds_sum_ = 0;
       logged_steps_ = 0;
       log(iteration, result, rate, seconds);
+      // Without a norm nobody has looked at the gradients of the steps before.
       throw RunError(
-          "iteration {}: the {} is not finite (loss {}, gradient norm {}); weights were left as they were. Lower --lr, "
+          "iteration {}: the {} is not finite (loss {}, gradient norm {}); {}. Lower --lr, "
           "raise --lr-warmup-iters, or look at the data of samples {} to {}",
-          iteration, std::isfinite(result.loss) ? "gradient" : "loss", result.loss, result.gradient_norm,
+          iteration, std::isfinite(result.loss) ? "gradient" : "loss", result.loss,
+          result.gradient_norm ? fmt::format("{}", *result.gradient_norm) : "not looked at: --clip-grad 0",
+          result.gradient_norm ? "weights were left as they were"
+                               : "weights were left as the step before made them, finite or not",
           consumed_ - options_.batch.global_batch_size, consumed_ - 1);
     }
     log(iteration, result, rate, seconds);
@@ -219,14 +225,11 @@ void Loop::write_metrics(std::int64_t iteration, const StepResult& result, doubl
   for (std::size_t d = 1; d <= result.mtp_losses.size(); ++d) mtp_names.push_back(fmt::format("mtp_{}_loss", d));
   const auto router = router_losses(result);
   if (metrics_) {
-    std::vector<Metric> line = {{"iteration", iteration},
-                                {"loss", result.loss},
-                                {"grad_norm", result.gradient_norm},
-                                {"learning_rate", rate},
-                                {"step_seconds", seconds},
-                                {"tokens_per_second", tokens},
-                                {"gflops", flops_ / seconds * 1e-9},
+    std::vector<Metric> line = {{"iteration", iteration},       {"loss", result.loss},
+                                {"learning_rate", rate},        {"step_seconds", seconds},
+                                {"tokens_per_second", tokens},  {"gflops", flops_ / seconds * 1e-9},
                                 {"consumed_samples", consumed_}};
+    if (result.gradient_norm) line.insert(line.begin() + 2, {"grad_norm", *result.gradient_norm});
     if (product_peak_ > 0)
       line.push_back({"share_of_gemm_peak", flops_ / seconds / (product_peak_ * static_cast<double>(ranks_))});
     for (std::size_t d = 0; d < mtp_names.size(); ++d) line.push_back({mtp_names[d], result.mtp_losses[d]});
@@ -237,7 +240,7 @@ void Loop::write_metrics(std::int64_t iteration, const StepResult& result, doubl
     tensorboard_->scalar("lm loss", iteration, result.loss);
     for (std::size_t d = 0; d < mtp_names.size(); ++d)
       tensorboard_->scalar(fmt::format("mtp_{} loss", d + 1), iteration, result.mtp_losses[d]);
-    tensorboard_->scalar("grad-norm", iteration, result.gradient_norm);
+    if (result.gradient_norm) tensorboard_->scalar("grad-norm", iteration, *result.gradient_norm);
     tensorboard_->scalar("learning-rate", iteration, rate);
     tensorboard_->scalar("iteration-time", iteration, seconds);
     for (const auto& [name, loss] : router) tensorboard_->scalar(name, iteration, loss);

@@ -69,7 +69,7 @@ std::vector<StepDifference> compare(const RunRecord& run, const RunRecord& oracl
     d.loss = a.loss;
     d.oracle_loss = b.loss;
     d.loss_difference = relative(a.loss, b.loss);
-    d.norm_difference = relative(a.gradient_norm, b.gradient_norm);
+    if (a.gradient_norm && b.gradient_norm) d.norm_difference = relative(*a.gradient_norm, *b.gradient_norm);
     WEFT_CHECK(a.weights.size() == b.weights.size(), "{} and {} parameters", a.weights.size(), b.weights.size());
     for (const auto& [identity, values] : b.weights) {
       const std::vector<double>& ours = a.weights.at(identity);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "weft/train/options.h"
@@ -13,7 +14,8 @@ namespace weft {
 
 // What a run computed, step by step. Weights are those of all ranks together.
 struct StepRecord {
-  double loss = 0, gradient_norm = 0;
+  double loss = 0;
+  std::optional<double> gradient_norm;
   std::map<ParameterIdentity, std::vector<double>> weights;
 };
 class RunRecord {

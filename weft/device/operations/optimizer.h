@@ -31,7 +31,7 @@ struct SumOfSquares {
   Tensor out;
   Store store = Store::write;
 };
-// sum: f64 [n], parts of the sum of squares. norm = sqrt(their sum), factor = min(1, limit / (norm + 1e-6)) (limit 0:
+// sum: f64 [n], parts of the sum of squares (absent: 0). norm = sqrt(their sum), factor = min(1, limit / (norm + 1e-6)) (limit 0:
 // 1), finite = norm is finite and so is loss.
 struct ClipFactor {
   Tensor sum, loss, step_values;

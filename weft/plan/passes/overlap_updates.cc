@@ -6,24 +6,60 @@ namespace weft {
 
 namespace {
 
-bool updates_weights(const Plan& plan, const Node& node) {
+bool uses_storage(const Plan& plan, const Node& node, Access access, Storage storage) {
   const auto uses = plan.uses_of(node);
-  return node.phase == Phase::update && std::any_of(uses.begin(), uses.end(), [&](const BufferUse& use) {
-           return use.access == Access::write && plan.value_of(use.buffer).storage == Storage::weight;
-         });
+  return std::any_of(uses.begin(), uses.end(), [&](const BufferUse& use) {
+    return use.access == access && plan.value_of(use.buffer).storage == storage;
+  });
+}
+
+bool updates_weights(const Plan& plan, const Node& node) {
+  return node.phase == Phase::update && uses_storage(plan, node, Access::write, Storage::weight);
+}
+
+// What all updates wait for: with a norm all gradients.
+bool needs_all_gradients(const Plan& plan) {
+  return std::any_of(plan.nodes.begin(), plan.nodes.end(), [&](const Node& node) {
+    return node.phase == Phase::update && !updates_weights(plan, node) &&
+           uses_storage(plan, node, Access::read, Storage::gradient);
+  });
+}
+
+std::int64_t updated_bytes(const Plan& plan, const Node& node) {
+  std::int64_t bytes = 0;
+  for (const BufferUse& use : plan.uses_of(node))
+    if (plan.value_of(use.buffer).storage == Storage::weight) bytes += plan.value_of(use.buffer).bytes;
+  return bytes;
+}
+
+// Every third byte, counted from the last unit on: its gradients are ready first.
+void carry_a_third(Plan& plan) {
+  std::int64_t all = 0, carried = 0;
+  for (auto node = plan.nodes.rbegin(); node != plan.nodes.rend(); ++node) {
+    if (node->lane != Lane::update || !updates_weights(plan, *node)) continue;
+    const std::int64_t bytes = updated_bytes(plan, *node);
+    all += bytes;
+    node->carried = 3 * carried + 2 * bytes <= all;
+    if (node->carried) carried += bytes;
+  }
 }
 
 }  // namespace
 
 Plan overlap_updates(const Plan& plan) {
   Plan overlapped = plan;
+  const bool early = !needs_all_gradients(plan);
   for (Node& node : overlapped.nodes) {
-    if (!updates_weights(plan, node)) continue;
-    node.carried = true;
-    node.lane = Lane::update;
+    const bool updates = updates_weights(plan, node);
+    if (updates || (early && node.phase == Phase::update)) node.lane = Lane::update;
+    node.carried = updates && !early;
   }
-  std::stable_partition(overlapped.nodes.begin(), overlapped.nodes.end(),
-                        [](const Node& node) { return node.carried; });
+  if (early) carry_a_third(overlapped);
+  const auto rest = std::stable_partition(overlapped.nodes.begin(), overlapped.nodes.end(),
+                                          [](const Node& node) { return node.carried; });
+  const auto first = std::stable_partition(rest, overlapped.nodes.end(),
+                                           [&](const Node& node) { return !updates_weights(plan, node); });
+  std::reverse(first, overlapped.nodes.end());
   return overlapped;
 }
 

@@ -114,12 +114,12 @@ void adamw(Stream& stream, const AdamW& op) {
 }
 
 void clip_factor(Stream&, const ClipFactor& op) {
-  require(op.sum.dtype == DType::f64, "clip_factor", "the sum is not f64");
+  require(!op.sum.given() || op.sum.dtype == DType::f64, "clip_factor", "the sum is not f64");
   require(op.step_values.dtype == DType::f64 && op.step_values.shape.elements() >= StepValues::count, "clip_factor",
           "step_values are not f64 [count]");
   double* value = op.step_values.as<double>();
   double sum = 0;
-  for (std::int64_t i = 0; i < op.sum.shape.elements(); ++i) sum += op.sum.as<double>()[i];
+  for (std::int64_t i = 0; op.sum.given() && i < op.sum.shape.elements(); ++i) sum += op.sum.as<double>()[i];
   const double norm = std::sqrt(sum);
   const double loss = op.loss.given() ? read_scalar("clip_factor", op.loss) : 0;
   value[StepValues::gradient_norm] = norm;

@@ -159,14 +159,14 @@ void sum_of_squares(Stream& stream, const SumOfSquares& op) {
 
 void clip_factor(Stream& stream, const ClipFactor& op) {
   constexpr const char* name = "clip_factor";
-  require(op.sum.dtype == DType::f64, name, "the sum is not f64");
+  require(!op.sum.given() || op.sum.dtype == DType::f64, name, "the sum is not f64");
   require(op.step_values.dtype == DType::f64 && op.step_values.shape.elements() >= StepValues::count, name,
           "step_values are not f64 [count]");
   require(!op.loss.given() || op.loss.dtype == DType::f32 || op.loss.dtype == DType::f64, name,
           "the loss is neither f32 nor f64");
-  clip_kernel<<<1, 1, 0, cuda_stream(stream).handle()>>>(op.sum.as<double>(), op.sum.shape.elements(),
-                                                         optional<const void>(op.loss), op.loss.dtype == DType::f32,
-                                                         op.step_values.as<double>(), op.limit);
+  clip_kernel<<<1, 1, 0, cuda_stream(stream).handle()>>>(
+      optional<const double>(op.sum), op.sum.given() ? op.sum.shape.elements() : 0, optional<const void>(op.loss),
+      op.loss.dtype == DType::f32, op.step_values.as<double>(), op.limit);
   launched(name);
 }
 

@@ -66,22 +66,19 @@ class Measurement {
     check_cuda(cudaStreamSynchronize(stream_.handle()), "matmul");
     return here;
   }
-  // Of `times` runs one behind the other.
   template <class Body>
-  double milliseconds(const Body& body, int times = 1) {
-    check_cuda(cudaEventRecord(events_[0], stream_.handle()), "matmul");
-    for (int i = 0; i < times; ++i) body();
-    check_cuda(cudaEventRecord(events_[1], stream_.handle()), "matmul");
-    check_cuda(cudaEventSynchronize(events_[1]), "matmul");
-    float time = 0;
-    check_cuda(cudaEventElapsedTime(&time, events_[0], events_[1]), "matmul");
-    return static_cast<double>(time);
-  }
-  template <class Body>
-  double least_milliseconds(const Body& body) {
-    double least = milliseconds(body);
-    for (int i = 0; i < 3; ++i) least = std::min(least, milliseconds(body));
-    return least;
+  double milliseconds(const Body& body) {
+    float least = 0;
+    for (int i = 0; i < 4; ++i) {
+      check_cuda(cudaEventRecord(events_[0], stream_.handle()), "matmul");
+      body();
+      check_cuda(cudaEventRecord(events_[1], stream_.handle()), "matmul");
+      check_cuda(cudaEventSynchronize(events_[1]), "matmul");
+      float time = 0;
+      check_cuda(cudaEventElapsedTime(&time, events_[0], events_[1]), "matmul");
+      if (i == 0 || time < least) least = time;
+    }
+    return static_cast<double>(least);
   }
 
  private:
@@ -205,9 +202,7 @@ cublasStatus_t Blas::queue(CudaStream& stream, const Matmul& op, const Choice& c
 }
 
 // Of the algorithms that the heuristics name, the fastest of those whose result has the same bits as that of the first:
-// so time decides how fast a product is, never what it is. A GPU that has been idle runs a product faster than in a step,
-// where its power is at the limit, and there it counts what an algorithm takes of that: those which are about as
-// fast run on in turns, hot.
+// so time decides how fast a product is, never what it is.
 void Blas::measure(CudaStream& stream, const Matmul& op, Choice& choice) {
   Measurement m(stream, op);
   if (!m.possible()) return;
@@ -217,35 +212,15 @@ void Blas::measure(CudaStream& stream, const Matmul& op, Choice& choice) {
     return run(i) ? m.fingerprint() : Fingerprint{};
   };
   const Fingerprint first = result_of(0);
-  struct Candidate {
-    double idle = 0;  // milliseconds of a run
-    std::size_t algorithm = 0;
-    double hot = 0;
-  };
-  std::vector<Candidate> candidates;
+  std::size_t best = 0;
   if (first.set >= static_cast<std::uint64_t>(op.c.shape.elements()) / 2) {  // zeros would not tell algorithms apart
-    for (std::size_t i = 0; i < choice.algorithms.size(); ++i) {
+    double least = m.milliseconds([&] { run(0); }) * 0.98;                   // less than that is chance
+    for (std::size_t i = 1; i < choice.algorithms.size(); ++i) {
       const Fingerprint other = result_of(i);
-      if (other.hash == first.hash && other.set == first.set)
-        candidates.push_back({m.least_milliseconds([&] { run(i); }), i});
+      if (other.hash != first.hash || other.set != first.set) continue;
+      const double time = m.milliseconds([&] { run(i); });
+      if (time < least) least = time, best = i;
     }
-  }
-  std::sort(candidates.begin(), candidates.end(),
-            [](const Candidate& a, const Candidate& b) { return a.idle < b.idle; });
-  while (!candidates.empty() && (candidates.size() > 4 || candidates.back().idle > 1.08 * candidates.front().idle))
-    candidates.pop_back();
-  std::size_t best = candidates.empty() ? 0 : candidates.front().algorithm;
-  if (candidates.size() > 1 && candidates.front().idle > 0.05) {
-    const auto for_a_while = [&](Candidate& c, double milliseconds) {
-      const int times = static_cast<int>(milliseconds / c.idle) + 1;
-      return m.milliseconds([&] { run(c.algorithm); }, times) / times;
-    };
-    for_a_while(candidates.front(), 80);
-    for (int round = 0; round < 3; ++round)
-      for (Candidate& c : candidates) c.hot += for_a_while(c, 12);
-    best = std::min_element(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-             return a.hot < b.hot;
-           })->algorithm;
   }
   m.restore();
   std::swap(choice.algorithms[0], choice.algorithms[best]);

@@ -109,67 +109,70 @@ struct AttentionCase {
   bool sinks, documents, repeatable = true;
 };
 
-TEST_F(LayerOperations, AttentionForwardAndBackward) {
-  const AttentionCase cases[] = {
-      {1, 1, 1, 1, 8, 8, 0, false, false},        {2, 37, 4, 2, 16, 16, 0, false, false},
-      {1, 100, 2, 1, 24, 40, 0, true, false},     {2, 65, 4, 4, 64, 64, 0, false, false},
-      {1, 200, 4, 1, 128, 128, 0, true, true},    {1, 150, 2, 2, 64, 64, 33, true, false},
-      {1, 170, 2, 2, 192, 128, 0, false, true},   {3, 64, 6, 2, 128, 128, 0, false, false},
-      {1, 257, 2, 1, 128, 128, 100, false, true}, {2, 160, 4, 2, 128, 128, 0, false, false, false}};
-  for (DType type : model_types)
-    for (const AttentionCase& c : cases) {
-      SCOPED_TRACE(fmt::format("{} {}x{} heads {}/{} dims {}/{} window {}", name_of(type), c.batch, c.length, c.heads,
-                               c.kv_heads, c.dim, c.value_dim, c.window));
-      const std::int64_t T = c.batch * c.length;
-      const auto matrix = [&](const char* name, std::int64_t columns) {
-        return HostTensor::normal(type, {T, columns}, name, 1, columns + 16);
-      };
-      const HostTensor q = matrix("q", c.heads * c.dim), k = matrix("k", c.kv_heads * c.dim),
-                       v = matrix("v", c.kv_heads * c.value_dim);
-      const HostTensor out = matrix("out", c.heads * c.value_dim), dout = matrix("dout", c.heads * c.value_dim);
-      const HostTensor dq = matrix("dq", c.heads * c.dim), dk = matrix("dk", c.kv_heads * c.dim),
-                       dv = matrix("dv", c.kv_heads * c.value_dim);
-      const HostTensor lse(DType::f32, {c.heads, T}), delta(DType::f32, {c.heads, T});
-      const HostTensor sinks = c.sinks ? HostTensor::normal(type, {c.heads}, "sinks") : HostTensor();
-      const HostTensor dsinks = c.sinks ? HostTensor(DType::f32, {c.heads}) : HostTensor();
-      HostTensor boundaries;
-      if (c.documents) {
-        std::vector<std::int32_t> begins;
-        for (std::int32_t t = 0, begin = 0; t < T; ++t) {
-          if (t == 5 || t == 70 || t == 71 || t == 140) begin = t;
-          begins.push_back(begin);
-        }
-        boundaries = HostTensor::integers(begins);
-      }
-      run(
-          [&](const Operations& ops, Stream& stream, const At& at) {
-            Attention a{at(q),          at(k),
-                        at(v),          at(out),
-                        at(lse),        at(sinks),
-                        at(boundaries), c.length,
-                        c.heads,        c.kv_heads,
-                        c.dim,          c.value_dim,
-                        c.window,       1 / std::sqrt(static_cast<double>(c.dim))};
-            ops.attention(stream, a);
-            AttentionBackward b{a, at(dout), at(dq), at(dk), at(dv), at(dsinks), at(delta), c.repeatable};
-            ops.attention_backward(stream, b);
-          },
-          c.repeatable);
-      // Inside, scores have dim terms, sums T; in bf16 probabilities, out and gradients of scores are rounded once more.
-      const double extra = type == DType::bf16 ? 2 : 0;
-      const std::int64_t length = 4 * (c.dim + c.length);
-      const auto fits = [&](const HostTensor& x, double magnitude, double roundings) {
-        expect(x, length, std::vector<double>(static_cast<std::size_t>(x.elements()), magnitude), roundings);
-      };
-      fits(out, 4, extra);
-      fits(lse, 8, 0);
-      const double group = static_cast<double>(c.heads / c.kv_heads);
-      fits(dv, 12 * group, extra);
-      fits(dq, 16, extra);
-      fits(dk, 16 * group, extra);
-      if (c.sinks) fits(dsinks, 8 * static_cast<double>(T), extra);
+constexpr AttentionCase attention_cases[] = {
+    {1, 1, 1, 1, 8, 8, 0, false, false},        {2, 37, 4, 2, 16, 16, 0, false, false},
+    {1, 100, 2, 1, 24, 40, 0, true, false},     {2, 65, 4, 4, 64, 64, 0, false, false},
+    {1, 200, 4, 1, 128, 128, 0, true, true},    {1, 150, 2, 2, 64, 64, 33, true, false},
+    {1, 170, 2, 2, 192, 128, 0, false, true},   {3, 64, 6, 2, 128, 128, 0, false, false},
+    {1, 257, 2, 1, 128, 128, 100, false, true}, {2, 160, 4, 2, 128, 128, 0, false, false, false}};
+
+// A test a type and case: compute-sanitizer takes minutes for all of them.
+class AttentionOperations : public Beside, public testing::WithParamInterface<std::tuple<DType, std::size_t>> {};
+
+TEST_P(AttentionOperations, ForwardAndBackward) {
+  const DType type = std::get<0>(GetParam());
+  const AttentionCase& c = attention_cases[std::get<1>(GetParam())];
+  SCOPED_TRACE(fmt::format("{} {}x{} heads {}/{} dims {}/{} window {}", name_of(type), c.batch, c.length, c.heads,
+                           c.kv_heads, c.dim, c.value_dim, c.window));
+  const std::int64_t T = c.batch * c.length;
+  const auto matrix = [&](const char* name, std::int64_t columns) {
+    return HostTensor::normal(type, {T, columns}, name, 1, columns + 16);
+  };
+  const HostTensor q = matrix("q", c.heads * c.dim), k = matrix("k", c.kv_heads * c.dim),
+                   v = matrix("v", c.kv_heads * c.value_dim);
+  const HostTensor out = matrix("out", c.heads * c.value_dim), dout = matrix("dout", c.heads * c.value_dim);
+  const HostTensor dq = matrix("dq", c.heads * c.dim), dk = matrix("dk", c.kv_heads * c.dim),
+                   dv = matrix("dv", c.kv_heads * c.value_dim);
+  const HostTensor lse(DType::f32, {c.heads, T}), delta(DType::f32, {c.heads, T});
+  const HostTensor sinks = c.sinks ? HostTensor::normal(type, {c.heads}, "sinks") : HostTensor();
+  const HostTensor dsinks = c.sinks ? HostTensor(DType::f32, {c.heads}) : HostTensor();
+  HostTensor boundaries;
+  if (c.documents) {
+    std::vector<std::int32_t> begins;
+    for (std::int32_t t = 0, begin = 0; t < T; ++t) {
+      if (t == 5 || t == 70 || t == 71 || t == 140) begin = t;
+      begins.push_back(begin);
     }
+    boundaries = HostTensor::integers(begins);
+  }
+  run(
+      [&](const Operations& ops, Stream& stream, const At& at) {
+        Attention a{
+            at(q),    at(k),   at(v),      at(out), at(lse),     at(sinks), at(boundaries),
+            c.length, c.heads, c.kv_heads, c.dim,   c.value_dim, c.window,  1 / std::sqrt(static_cast<double>(c.dim))};
+        ops.attention(stream, a);
+        AttentionBackward b{a, at(dout), at(dq), at(dk), at(dv), at(dsinks), at(delta), c.repeatable};
+        ops.attention_backward(stream, b);
+      },
+      c.repeatable);
+  // Inside, scores have dim terms, sums T; in bf16 probabilities, out and gradients of scores are rounded once more.
+  const double extra = type == DType::bf16 ? 2 : 0;
+  const std::int64_t length = 4 * (c.dim + c.length);
+  const auto fits = [&](const HostTensor& x, double magnitude, double roundings) {
+    expect(x, length, std::vector<double>(static_cast<std::size_t>(x.elements()), magnitude), roundings);
+  };
+  fits(out, 4, extra);
+  fits(lse, 8, 0);
+  const double group = static_cast<double>(c.heads / c.kv_heads);
+  fits(dv, 12 * group, extra);
+  fits(dq, 16, extra);
+  fits(dk, 16 * group, extra);
+  if (c.sinks) fits(dsinks, 8 * static_cast<double>(T), extra);
 }
+
+INSTANTIATE_TEST_SUITE_P(Cases, AttentionOperations,
+                         testing::Combine(testing::ValuesIn(model_types),
+                                          testing::Range(std::size_t{0}, std::size(attention_cases))));
 
 TEST_F(LayerOperations, CrossEntropy) {
   for (DType type : model_types)

@@ -18,81 +18,95 @@ std::vector<double> magnitudes(std::int64_t count, std::int64_t length) {
   return std::vector<double>(static_cast<std::size_t>(count), 4.0 * static_cast<double>(length) + 16);
 }
 
-TEST_F(Products, MatmulOfAllTypesAndSides) {
-  const Sizes sizes[] = {{1, 1, 1}, {33, 17, 5}, {64, 128, 96}, {129, 65, 257}, {8, 136, 0}, {256, 64, 64}};
-  for (const Sizes& s : sizes)
-    for (int sides = 0; sides < 4; ++sides)
-      for (DType a_type : model_types)
-        for (DType b_type : model_types)
-          for (DType c_type : model_types)
-            for (int extra = 0; extra < 4; ++extra) {
-              const bool ta = sides & 1, tb = sides & 2;
-              SCOPED_TRACE(fmt::format("{}x{}x{} {}{} {} {} {} extra {}", s.m, s.n, s.k, ta, tb, name_of(a_type),
-                                       name_of(b_type), name_of(c_type), extra));
-              const std::int64_t pad = extra == 1 ? 8 : extra == 2 ? 3 : 0;
-              const auto matrix = [&](DType type, std::int64_t rows, std::int64_t columns, const char* name) {
-                return HostTensor::normal(type, {rows, columns}, name, 1, columns + pad);
-              };
-              if (s.k == 0 && (ta || tb)) continue;
-              const HostTensor a = ta ? matrix(a_type, s.k, s.m, "a") : matrix(a_type, s.m, s.k, "a");
-              const HostTensor b = tb ? matrix(b_type, s.n, s.k, "b") : matrix(b_type, s.k, s.n, "b");
-              const HostTensor c = matrix(c_type, s.m, s.n, "c");
-              const HostTensor bias = extra >= 2 ? HostTensor::normal(c_type, {s.n}, "bias") : HostTensor();
-              const HostTensor residual = extra == 3 ? matrix(c_type, s.m, s.n, "r") : HostTensor();
-              run([&](const Operations& ops, Stream& stream, const At& at) {
-                ops.matmul(stream, {at(a), at(b), at(c), ta ? Transposed::yes : Transposed::no,
-                                    tb ? Transposed::yes : Transposed::no, extra == 1 ? Store::add : Store::write,
-                                    at(bias), at(residual)});
-              });
-              // For bf16 results cuBLASLt may round the product before it adds bias, residual or what was there.
-              std::vector<double> terms = magnitudes(s.m * s.n, s.k);
-              const std::vector<double> results = want(c);
-              const bool twice = c_type == DType::bf16 && extra > 0;
-              for (std::size_t i = 0; twice && i < terms.size(); ++i)
-                terms[i] += (std::abs(results[i]) + 12) * unit_roundoff(DType::bf16) / unit_roundoff(DType::f32) /
-                            static_cast<double>(s.k + 2);
-              expect(c, s.k, terms);
-              if (HasFailure()) return;
-            }
+constexpr Sizes matmul_sizes[] = {{1, 1, 1}, {33, 17, 5}, {64, 128, 96}, {129, 65, 257}, {8, 136, 0}, {256, 64, 64}};
+
+// A test a size and side: compute-sanitizer takes minutes for all of them.
+class MatmulOperations : public Beside, public testing::WithParamInterface<std::tuple<std::size_t, int>> {};
+
+TEST_P(MatmulOperations, OfAllTypes) {
+  const Sizes s = matmul_sizes[std::get<0>(GetParam())];
+  const int sides = std::get<1>(GetParam());
+  for (DType a_type : model_types)
+    for (DType b_type : model_types)
+      for (DType c_type : model_types)
+        for (int extra = 0; extra < 4; ++extra) {
+          const bool ta = sides & 1, tb = sides & 2;
+          SCOPED_TRACE(fmt::format("{}x{}x{} {}{} {} {} {} extra {}", s.m, s.n, s.k, ta, tb, name_of(a_type),
+                                   name_of(b_type), name_of(c_type), extra));
+          const std::int64_t pad = extra == 1 ? 8 : extra == 2 ? 3 : 0;
+          const auto matrix = [&](DType type, std::int64_t rows, std::int64_t columns, const char* name) {
+            return HostTensor::normal(type, {rows, columns}, name, 1, columns + pad);
+          };
+          if (s.k == 0 && (ta || tb)) continue;
+          const HostTensor a = ta ? matrix(a_type, s.k, s.m, "a") : matrix(a_type, s.m, s.k, "a");
+          const HostTensor b = tb ? matrix(b_type, s.n, s.k, "b") : matrix(b_type, s.k, s.n, "b");
+          const HostTensor c = matrix(c_type, s.m, s.n, "c");
+          const HostTensor bias = extra >= 2 ? HostTensor::normal(c_type, {s.n}, "bias") : HostTensor();
+          const HostTensor residual = extra == 3 ? matrix(c_type, s.m, s.n, "r") : HostTensor();
+          run([&](const Operations& ops, Stream& stream, const At& at) {
+            ops.matmul(stream, {at(a), at(b), at(c), ta ? Transposed::yes : Transposed::no,
+                                tb ? Transposed::yes : Transposed::no, extra == 1 ? Store::add : Store::write, at(bias),
+                                at(residual)});
+          });
+          // For bf16 results cuBLASLt may round the product before it adds bias, residual or what was there.
+          std::vector<double> terms = magnitudes(s.m * s.n, s.k);
+          const std::vector<double> results = want(c);
+          const bool twice = c_type == DType::bf16 && extra > 0;
+          for (std::size_t i = 0; twice && i < terms.size(); ++i)
+            terms[i] += (std::abs(results[i]) + 12) * unit_roundoff(DType::bf16) / unit_roundoff(DType::f32) /
+                        static_cast<double>(s.k + 2);
+          expect(c, s.k, terms);
+          if (HasFailure()) return;
+        }
 }
 
-TEST_F(Products, GroupedMatmulWithEmptyAndSmallGroups) {
-  using Mode = GroupedMatmul::Mode;
-  const std::vector<std::vector<std::int32_t>> groups = {{3, 0, 1, 70},        {0, 0},      {1},
-                                                         {130, 5, 0, 129, 64}, {0, 300, 0}, {257, 0, 520}};
+INSTANTIATE_TEST_SUITE_P(Cases, MatmulOperations,
+                         testing::Combine(testing::Range(std::size_t{0}, std::size(matmul_sizes)),
+                                          testing::Range(0, 4)));
+
+using Mode = GroupedMatmul::Mode;
+using Groups = std::vector<std::int32_t>;
+
+class GroupedMatmulOperations : public Beside, public testing::WithParamInterface<std::tuple<Groups, Mode>> {};
+
+TEST_P(GroupedMatmulOperations, WithEmptyAndSmallGroups) {
+  const auto& [counts, mode] = GetParam();
   const std::pair<std::int64_t, std::int64_t> widths[] = {{5, 7}, {64, 128}, {136, 72}, {200, 264}};
-  for (const auto& counts : groups)
-    for (const auto& [n, k] : widths)
-      for (int alignment : {1, 16})
-        for (Mode mode : {Mode::forward, Mode::input_gradient, Mode::weight_gradient})
-          for (DType in : model_types)
-            for (DType out : model_types)
-              for (int extra = 0; extra < 2; ++extra) {
-                SCOPED_TRACE(fmt::format("{} groups, {} by {}, alignment {}, mode {}, {} to {}, extra {}",
-                                         counts.size(), n, k, alignment, static_cast<int>(mode), name_of(in),
-                                         name_of(out), extra));
-                std::vector<std::int32_t> starts{0};
-                for (std::int32_t count : counts)
-                  starts.push_back(starts.back() + (count + alignment - 1) / alignment * alignment);
-                const std::int64_t rows = starts.back() + 3, g = std::ssize(counts), pad = extra == 1 ? 8 : 0;
-                const HostTensor x =
-                    HostTensor::normal(mode == Mode::input_gradient ? out : in, {rows, k}, "x", 1, k + pad);
-                const HostTensor y = HostTensor::normal(mode == Mode::forward ? out : in, {rows, n}, "y", 1, n + pad);
-                const HostTensor w = HostTensor::normal(mode == Mode::weight_gradient ? out : in, {g, n, k}, "w");
-                const HostTensor bias =
-                    mode == Mode::forward && extra == 1 ? HostTensor::normal(in, {g, n}, "b") : HostTensor();
-                const HostTensor c = HostTensor::integers(counts), o = HostTensor::integers(starts);
-                run([&](const Operations& ops, Stream& stream, const At& at) {
-                  const bool add = mode == Mode::weight_gradient && extra == 1;
-                  ops.grouped_matmul(
-                      stream, {mode, at(x), at(w), at(y), {at(c), at(o)}, add ? Store::add : Store::write, at(bias)});
-                });
-                const HostTensor& result = mode == Mode::forward ? y : mode == Mode::input_gradient ? x : w;
-                const std::int64_t length = mode == Mode::forward ? k : mode == Mode::input_gradient ? n : 520;
-                expect(result, length, magnitudes(result.elements(), length));
-                if (HasFailure()) return;
-              }
+  for (const auto& [n, k] : widths)
+    for (int alignment : {1, 16})
+      for (DType in : model_types)
+        for (DType out : model_types)
+          for (int extra = 0; extra < 2; ++extra) {
+            SCOPED_TRACE(fmt::format("{} groups, {} by {}, alignment {}, mode {}, {} to {}, extra {}", counts.size(), n,
+                                     k, alignment, static_cast<int>(mode), name_of(in), name_of(out), extra));
+            std::vector<std::int32_t> starts{0};
+            for (std::int32_t count : counts)
+              starts.push_back(starts.back() + (count + alignment - 1) / alignment * alignment);
+            const std::int64_t rows = starts.back() + 3, g = std::ssize(counts), pad = extra == 1 ? 8 : 0;
+            const HostTensor x =
+                HostTensor::normal(mode == Mode::input_gradient ? out : in, {rows, k}, "x", 1, k + pad);
+            const HostTensor y = HostTensor::normal(mode == Mode::forward ? out : in, {rows, n}, "y", 1, n + pad);
+            const HostTensor w = HostTensor::normal(mode == Mode::weight_gradient ? out : in, {g, n, k}, "w");
+            const HostTensor bias =
+                mode == Mode::forward && extra == 1 ? HostTensor::normal(in, {g, n}, "b") : HostTensor();
+            const HostTensor c = HostTensor::integers(counts), o = HostTensor::integers(starts);
+            run([&](const Operations& ops, Stream& stream, const At& at) {
+              const bool add = mode == Mode::weight_gradient && extra == 1;
+              ops.grouped_matmul(
+                  stream, {mode, at(x), at(w), at(y), {at(c), at(o)}, add ? Store::add : Store::write, at(bias)});
+            });
+            const HostTensor& result = mode == Mode::forward ? y : mode == Mode::input_gradient ? x : w;
+            const std::int64_t length = mode == Mode::forward ? k : mode == Mode::input_gradient ? n : 520;
+            expect(result, length, magnitudes(result.elements(), length));
+            if (HasFailure()) return;
+          }
 }
+
+INSTANTIATE_TEST_SUITE_P(Cases, GroupedMatmulOperations,
+                         testing::Combine(testing::Values(Groups{3, 0, 1, 70}, Groups{0, 0}, Groups{1},
+                                                          Groups{130, 5, 0, 129, 64}, Groups{0, 300, 0},
+                                                          Groups{257, 0, 520}),
+                                          testing::Values(Mode::forward, Mode::input_gradient, Mode::weight_gradient)));
 
 TEST_F(Products, ColumnSums) {
   for (DType type : model_types)

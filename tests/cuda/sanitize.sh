@@ -2,7 +2,8 @@
 # The operation tests of the CUDA device under compute-sanitizer, dealt out to several processes on one GPU:
 #   tests/cuda/sanitize.sh BINARY [TOOL...]     TOOL: memcheck, racecheck (default: both)
 # One line a process: tool, seconds, tests, result. Fails on any report, on a test that fails, and on a process that takes
-# too long; what they said is printed at once. Kernels of libraries run as they are: theirs to check. Nor are
+# too long; what they said is printed at once. Kernels of libraries are theirs to check: racecheck instruments cuBLAS's whatever
+# the choice of kernels says, and takes their hand-over of shared memory for races; such reports are counted, and fail nothing. Nor are
 # errors of calls reported: ours check what they return, and cuBLASLt tries launches that fail.
 # WEFT_SANITIZE_JOBS (10): processes at once. WEFT_SANITIZE_SECONDS (220): limit for one. WEFT_SANITIZE_TESTS: a filter as
 # of --gtest_filter; without it everything but whole models.
@@ -31,13 +32,22 @@ one() {
   tool=$1 file=$out/$1.$2
   start=$(date +%s.%N)
   # shellcheck disable=SC2086 # several options
-  GTEST_SHARD_INDEX=$2 timeout "$seconds" "$sanitizer" --tool "$tool" $ours --error-exitcode 1 --print-limit 20 --report-api-errors no \
+  GTEST_SHARD_INDEX=$2 timeout "$seconds" "$sanitizer" --tool "$tool" $ours --error-exitcode 1 --print-limit 10000 --report-api-errors no \
     "$binary" >"$file" 2>&1
   code=$?
+  # The lines of reports that name a kernel: of a library, or another.
+  named=$(grep -E '(Race reported between|and) (Read|Write|Atomic)[a-z ]* access at ' "$file")
+  foreign=$(grep -cE 'access at (void )?(nvjet_|cudnn|cublas)' <<<"$named")
+  own=$(grep -vcE 'access at (void )?(nvjet_|cudnn|cublas)|^$' <<<"$named")
+  note=
+  if [ $code -eq 1 ] && [ "$tool" = racecheck ] && [ "$foreign" -gt 0 ] && [ "$own" -eq 0 ] && grep -q '^\[  PASSED  \]' "$file" &&
+    ! grep -q '^\[  FAILED  \]' "$file"; then
+    code=0 note=" (reports inside kernels of cuBLAS)"
+  fi
   took=$(awk -v a="$start" -v b="$(date +%s.%N)" 'BEGIN {printf "%.0f", b - a}')
   done=$(grep -c '^\[       OK \]' "$file")
   case $code in
-    0) result=clean ;;
+    0) result=clean$note ;;
     124) result="not done in $seconds s, in $(grep '^\[ RUN' "$file" | tail -1 | cut -c14-)" ;;
     *) result="exit $code, $(grep -m1 -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$file" | sed 's/^=* *//')" ;;
   esac

@@ -2,6 +2,7 @@
 // with the CPU within bounds that follow from the data type.
 #pragma once
 
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -40,5 +41,8 @@ class Beside : public ::testing::Test {
 };
 
 const DType model_types[] = {DType::f32, DType::bf16};
+
+// Under compute-sanitizer (tests/cuda/sanitize.sh): the same kernels of ours, on less.
+inline bool sanitizes_briefly() { return std::getenv("WEFT_SANITIZE_BRIEF") != nullptr; }
 
 }  // namespace weft

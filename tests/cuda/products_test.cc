@@ -30,6 +30,8 @@ TEST_P(MatmulOperations, OfAllTypes) {
     for (DType b_type : model_types)
       for (DType c_type : model_types)
         for (int extra = 0; extra < 4; ++extra) {
+          // These cuBLASLt multiplies: its kernels are not ours to check.
+          if (sanitizes_briefly() && a_type == b_type && (a_type == c_type || c_type == DType::f32)) continue;
           const bool ta = sides & 1, tb = sides & 2;
           SCOPED_TRACE(fmt::format("{}x{}x{} {}{} {} {} {} extra {}", s.m, s.n, s.k, ta, tb, name_of(a_type),
                                    name_of(b_type), name_of(c_type), extra));
@@ -71,7 +73,8 @@ class GroupedMatmulOperations : public Beside, public testing::WithParamInterfac
 
 TEST_P(GroupedMatmulOperations, WithEmptyAndSmallGroups) {
   const auto& [counts, mode] = GetParam();
-  const std::pair<std::int64_t, std::int64_t> widths[] = {{5, 7}, {64, 128}, {136, 72}, {200, 264}};
+  std::vector<std::pair<std::int64_t, std::int64_t>> widths = {{5, 7}, {200, 264}, {64, 128}, {136, 72}};
+  if (sanitizes_briefly()) widths.resize(2);  // still every kernel
   for (const auto& [n, k] : widths)
     for (int alignment : {1, 16})
       for (DType in : model_types)

@@ -6,7 +6,7 @@
 # the choice of kernels says, and takes their hand-over of shared memory for races; such reports are counted, and fail nothing. Nor are
 # errors of calls reported: ours check what they return, and cuBLASLt tries launches that fail.
 # WEFT_SANITIZE_JOBS (10): processes at once. WEFT_SANITIZE_SECONDS (220): limit for one. WEFT_SANITIZE_TESTS: a filter as
-# of --gtest_filter; without it everything but whole models.
+# of --gtest_filter; without it everything but whole models and products on some SMs, which are all cuBLAS's.
 set -uo pipefail
 
 binary=${1:?sanitize.sh BINARY [TOOL...]}
@@ -27,7 +27,8 @@ done
 out=$(mktemp -d "${TMPDIR:-/tmp}/weft_sanitize.XXXXXX")
 export out binary sanitizer seconds=${WEFT_SANITIZE_SECONDS:-220} ours="${ours[*]}" GTEST_TOTAL_SHARDS=$jobs
 export CUDA_MODULE_LOADING=LAZY  # only what runs is instrumented
-export GTEST_FILTER=${WEFT_SANITIZE_TESTS:-*Operations.*:Products.*:Processors.*}
+export WEFT_SANITIZE_BRIEF=1     # smaller products and attention, which take longest
+export GTEST_FILTER=${WEFT_SANITIZE_TESTS:-*Operations.*:Products.*:Processors.*-Processors.Matmul}
 one() {
   tool=$1 file=$out/$1.$2
   start=$(date +%s.%N)
@@ -51,7 +52,7 @@ one() {
     124) result="not done in $seconds s, in $(grep '^\[ RUN' "$file" | tail -1 | cut -c14-)" ;;
     *) result="exit $code, $(grep -m1 -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$file" | sed 's/^=* *//')" ;;
   esac
-  printf '%-9s %4s s  %2s tests  %s\n' "$tool" "$took" "$done" "$result"
+  printf '%-9s %4s s  %2s tests  %s\n' "$tool" "$took" "$done" "$result" | tee -a "$out/lines"
   # Behind the name of the test in which it came.
   [ $code -eq 0 ] || grep -E '^\[ RUN|^=========|Failure|off by' "$file" | grep -v 'COMPUTE-SANITIZER' |
     awk '/^\[ RUN/ {test = $0; next} {if (test != "") print test; test = ""; print}' | head -30 | cut -c1-200
@@ -63,6 +64,7 @@ failed=0
 for tool in "${tools[@]}"; do
   seq 0 $((jobs - 1)) | xargs -P "$jobs" -I{} bash -c 'one "$@"' _ "$tool" {} || failed=1
 done
+[ $failed -eq 0 ] || sort "$out/lines"  # again, behind what was said
 rm -rf "$out"
 [ $failed -eq 0 ] || { echo "sanitize.sh: reports, failures or limits"; exit 1; }
 echo "all clean: ${tools[*]}"

@@ -8,6 +8,7 @@
 #include "weft/base/text.h"
 #include "weft/comm/mpi_world.h"
 #include "weft/comm/nccl_world.h"
+#include "weft/comm/neighbours.h"
 #include "weft/device/cpu/device.h"
 #include "weft/device/cuda_device.h"
 #include "weft/device/operations.h"
@@ -45,7 +46,7 @@ int run_devices_command(std::span<const std::string> words) {
   if (json) {
     Json devices = {{{"name", "cpu"},
                      {"kind", cpu.name()},
-                     {"cores", cores()},
+                     {"cores", usable_core_count()},
                      {"free_bytes", cpu.free_bytes()},
                      {"instruction_set", name_of(cpu.isa())},
                      {"operations", operations}}};
@@ -67,7 +68,7 @@ int run_devices_command(std::span<const std::string> words) {
     return 0;
   }
   fmt::print("cpu   {}\n", cpu.name());
-  fmt::print("      {} cores, {} free\n", cores(), human_bytes(static_cast<double>(cpu.free_bytes())));
+  fmt::print("      {} cores, {} free\n", usable_core_count(), human_bytes(static_cast<double>(cpu.free_bytes())));
   fmt::print("      {} operations: {}\n", operations.size(), join(operations, ", "));
   fmt::print("mpi   {}\n", mpi_version());
   fmt::print("nccl  {}\n", nccl_report());

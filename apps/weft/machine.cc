@@ -1,7 +1,6 @@
 #include "apps/weft/machine.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "weft/base/error.h"
 #include "weft/base/text.h"
@@ -13,8 +12,6 @@
 #include "weft/train/trainer.h"
 
 namespace weft {
-
-int cores() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
 
 std::unique_ptr<Device> make_device(const std::string& name, int place) {
   if (name == "cpu" || name == "auto") return std::make_unique<CpuDevice>();

@@ -10,11 +10,11 @@
 
 namespace weft {
 
-int cores();
 // UserError for one that is not built in; auto: cpu. place: of a rank among those of this machine; where there are
 // several GPUs, ranks take them in turn.
 std::unique_ptr<Device> make_device(const std::string& name, int place = 0);
-int ranks_on_device(const std::string& name, int ranks_here);  // the most that make_device gives the same hardware
+// The most of this process's ranks that make_device gives the same hardware.
+int ranks_on_device(const std::string& name, int ranks_here);
 // Which device `auto` is for a run of weft train: cuda where there is a GPU and it can do all of it, or cpu. Where a GPU is
 // passed over, `why` says so.
 std::string choose_device(const TrainOptions& options, std::string& why);

@@ -7,6 +7,7 @@
 #include "apps/weft/output_file.h"
 #include "weft/base/error.h"
 #include "weft/base/json.h"
+#include "weft/comm/neighbours.h"
 #include "weft/train/options.h"
 #include "weft/train/probe.h"
 
@@ -51,7 +52,7 @@ int run_probe_command(std::span<const std::string> words) {
   options.out = out;
   options.precision.compute = dtype;
   options.mtp_loss_factor = mtp_loss_factor;
-  options.threads = static_cast<int>(threads > 0 ? threads : cores());
+  options.threads = static_cast<int>(threads > 0 ? threads : usable_core_count());
   const std::unique_ptr<Device> device = make_device(device_name);
   Json result;
   if (with_trajectory) {

@@ -1,5 +1,6 @@
 #include "apps/weft/ranks.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <exception>
@@ -11,6 +12,7 @@
 #include "weft/comm/local/cluster.h"
 #include "weft/comm/mpi_world.h"
 #include "weft/comm/nccl_world.h"
+#include "weft/comm/neighbours.h"
 #include "weft/comm/tcp_world.h"
 
 namespace weft {
@@ -61,30 +63,36 @@ int run_ranks(const TrainOptions& options, const Launch& launch, const std::stri
   const bool nccl = on_gpu && (launch.size > 1 || options.execution.distributed_backend == BackendKind::nccl);
   if (emulates && on_gpu)
     throw UserError("--emulate-network slows down what goes through host memory, not through GPUs: use --device cpu");
-  const auto with_device = [&](World* world, int place, int ranks_here) {
+  const auto with_device = [&](World* world, int place) {
     const std::unique_ptr<Device> own = make_device(device, place);
-    const RankPlace at{world, *own, ranks_on_device(device, ranks_here)};
+    RankPlace at{world, *own,
+                 ranks_on_device(device, static_cast<int>(std::max<std::int64_t>(1, options.layout.ranks)))};
+    if (launch.size > 1) {
+      const Neighbours found = meet_neighbours(*world, *own);
+      at.ranks_on_device = on_gpu ? found.on_device : 1;
+      at.cores = found.cores;
+    }
     if (!nccl || !world) return body(at);
     const std::unique_ptr<World> over_nccl = make_nccl_world(*world);
-    return body({over_nccl.get(), *own, at.ranks_on_device});
+    at.world = over_nccl.get();
+    return body(at);
   };
   const double timeout = options.execution.distributed_timeout_minutes * 60;
   if (launch.size > 1) {
     if (emulates)
       throw UserError(
           "--emulate-network works between thread ranks (--ranks N), not between the processes of a launcher");
-    return run_launched(launch, timeout,
-                        [&](World& world) { return with_device(&world, launch.local_rank, launch.local_size); });
+    return run_launched(launch, timeout, [&](World& world) { return with_device(&world, launch.local_rank); });
   }
   const auto ranks = static_cast<int>(options.layout.ranks);
-  if (ranks <= 1) return with_device(nullptr, 0, 1);
+  if (ranks <= 1) return with_device(nullptr, 0);
   LocalOptions local;
   local.timeout = timeout;
   if (emulates) local.network = parse_network(options.execution.emulate_network);
   LocalCluster cluster(ranks, local);
   std::atomic<int> code{0};
   cluster.run([&](World& world) {
-    const int own = with_device(&world, static_cast<int>(world.rank().value), ranks);
+    const int own = with_device(&world, static_cast<int>(world.rank().value));
     int seen = code.load();
     while (own > seen && !code.compare_exchange_weak(seen, own)) {
     }

@@ -21,6 +21,7 @@ struct RankPlace {
   World* world;  // null for one rank
   Device& device;
   int ranks_on_device;
+  int cores = 0;  // of a launcher's rank: its share of the machine's; 0: all of this process's ranks share its cores
 };
 // Runs body on every rank that lives in this process, each with a device of its own, and returns the largest exit code.
 // Ranks on GPUs talk through NCCL where a launcher started them or --distributed-backend says so.

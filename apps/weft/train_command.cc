@@ -1,6 +1,4 @@
 // `weft train`.
-#include <algorithm>
-
 #include <fmt/format.h>
 
 #include "apps/weft/commands.h"
@@ -11,6 +9,7 @@
 #include "weft/base/text.h"
 #include "weft/checkpoint/new_folder.h"
 #include "weft/train/options.h"
+#include "weft/train/same_options.h"
 #include "weft/train/trainer.h"
 
 namespace weft {
@@ -35,9 +34,6 @@ int run_train_command(std::span<const std::string> words) {
     launch = this_launch(given);
     return launch.size;
   });
-  // mpirun gives each of its processes cores of its own; the ranks of other launchers share the machine's.
-  if (options.execution.threads == 0 && !launch.mpi && launch.local_size > 1)
-    options.execution.threads = std::max(1, cores() / launch.local_size);
   if (flags.help_wanted()) {
     fmt::print("{}", flags.help());
     return 0;
@@ -57,7 +53,10 @@ int run_train_command(std::span<const std::string> words) {
   const std::string device_name = choose_device(options, why);
   if (launch.rank == 0 && !why.empty()) fmt::print(stderr, "note: {}\n", why);
   return run_ranks(options, launch, device_name, [&](const RankPlace& place) {
-    return train(options, {place.device, counting_pricer, stdout, place.world, place.ranks_on_device});
+    TrainOptions own = options;
+    if (own.execution.threads == 0) own.execution.threads = place.cores;
+    if (launch.size > 1) require_same_options(*place.world, flags);
+    return train(own, {place.device, counting_pricer, stdout, place.world, place.ranks_on_device});
   });
 }
 

@@ -43,6 +43,20 @@ TEST(TcpRanks, AKilledRankIsNamedByTheOthers) {
   EXPECT_TRUE(ended[0].says("rank 1 is gone (its connection closed)")) << ended[0].output;
 }
 
+TEST(TcpRanks, WithDifferentOptionsAreRefused) {
+  const int port = free_port();
+  RankProcesses processes;
+  processes.start(Words{program} + small_run, torchrun_variables(0, 2, port));
+  // Where logs go may differ; the clipping of gradients is in no plan, so nothing else would notice it.
+  processes.start(Words{program} + small_run + Words{"--log-interval", "7", "--clip-grad", "0.5"},
+                  torchrun_variables(1, 2, port));
+  const auto ended = processes.wait();
+  const char* why = "--clip-grad is 0.5 on rank 1 and 1 on rank 0: start all ranks with the same options";
+  EXPECT_NE(ended[0].code, 0);
+  EXPECT_NE(ended[1].code, 0);
+  EXPECT_TRUE(ended[0].says(why)) << ended[0].output;
+}
+
 TEST(TcpRanks, StartedByHand) {
   const int port = free_port();
   RankProcesses processes;

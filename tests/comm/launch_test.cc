@@ -71,6 +71,20 @@ TEST(Launch, AStepsTasksCountNotTheJobs) {
   expect_launch(find(with(slurm_step, {{"SLURM_STEP_NUM_TASKS", "6"}})), Launch::By::slurm, 3, 6, 1, false);
 }
 
+TEST(Launch, TasksOfAStepOnThisNode) {
+  // As srun of Slurm 22.05 sets them; there is no SLURM_NTASKS_PER_NODE unless the user asked for it.
+  const auto here = [](const std::string& list, const std::string& node) {
+    return find(with(slurm_step, {{"SLURM_STEP_TASKS_PER_NODE", list}, {"SLURM_NODEID", node}})).local_size;
+  };
+  EXPECT_EQ(here("2", "0"), 2);
+  EXPECT_EQ(here("4(x3),2", "0"), 4);
+  EXPECT_EQ(here("4(x3),2", "2"), 4);
+  EXPECT_EQ(here("4(x3),2", "3"), 2);
+  EXPECT_EQ(here("3,2(x2)", "2"), 2);
+  EXPECT_EQ(find(with(slurm_step, {{"SLURM_NTASKS_PER_NODE", "4"}})).local_size, 4);
+  EXPECT_EQ(find(slurm_step).local_size, 2);  // what its local rank tells
+}
+
 TEST(Launch, ABatchScriptIsOneProcess) {
   expect_launch(find({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "16"}, {"SLURM_JOB_ID", "7"}}), Launch::By::itself, 0, 1,
                 0, false);
@@ -106,6 +120,12 @@ TEST(Launch, Contradictions) {
   EXPECT_EQ(error_of({}, {.rank = 1}), "--rank needs --world-size beside it");
   EXPECT_EQ(error_of({}, {.world_size = 4}), "--world-size needs --rank beside it");
   EXPECT_EQ(error_of({}, {.rank = 4, .world_size = 4}), "--rank 4 --world-size 4: ranks are 0 to 3");
+}
+
+TEST(Launch, AdviceWithoutMpi) {
+  EXPECT_EQ(find(open_mpi).without_mpi(), "ranks that are threads, --ranks N, need no MPI");
+  EXPECT_EQ(find(with(slurm_step, {{"PMIX_RANK", "3"}})).without_mpi(),
+            "srun --mpi=none connects the ranks by TCP; ranks that are threads, --ranks N, need no MPI");
 }
 
 TEST(Launch, MpiRefusesOtherLaunchers) {

@@ -55,13 +55,33 @@ bool given(const Environment& environment, const char* name) {
   return text != nullptr && *text != '\0';
 }
 
+// Of the node's entry in Slurm's list of tasks a node: "2(x3),1" -> 2, 2, 2, 1. Nothing where there is no such entry.
+std::optional<int> tasks_on_node(const Environment& environment, const char* list_name) {
+  const std::optional<int> node = number(environment, "SLURM_NODEID");
+  if (!node || !given(environment, list_name)) return std::nullopt;
+  std::int64_t before = *node;  // nodes that the list still has to name
+  for (const std::string& entry : split(environment(list_name), ',')) {
+    const std::size_t times_at = entry.find("(x");
+    std::int64_t tasks = 0, times = 1;
+    if (!parse_int(entry.substr(0, times_at), tasks)) return std::nullopt;
+    if (times_at != std::string::npos && !parse_int(entry.substr(times_at + 2, entry.find(')') - times_at - 2), times))
+      return std::nullopt;
+    if (before < times) return static_cast<int>(tasks);
+    before -= times;
+  }
+  return std::nullopt;
+}
+
 std::optional<Place> slurm_place(const Environment& environment) {
   // Without a step this is the batch script itself: it sees SLURM_NTASKS=N and rank 0, and N-1 others never come.
   if (!given(environment, "SLURM_STEP_ID") || !given(environment, "SLURM_PROCID")) return std::nullopt;
   const char* size_name = given(environment, "SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
   std::optional<Place> found = place(environment, "SLURM_PROCID", size_name, "SLURM_LOCALID", "");
-  // A job's setting, which a step need not keep to.
-  if (found) found->local_size = std::max(found->local_size, number(environment, "SLURM_NTASKS_PER_NODE").value_or(0));
+  if (!found) return found;
+  // What the step has here; SLURM_NTASKS_PER_NODE is a job's setting, which a step need not keep to, and mostly unset.
+  const std::optional<int> here = tasks_on_node(environment, "SLURM_STEP_TASKS_PER_NODE");
+  found->local_size =
+      std::max(found->local_size, here ? *here : number(environment, "SLURM_NTASKS_PER_NODE").value_or(0));
   return found;
 }
 
@@ -113,6 +133,11 @@ const char* name_of(Launch::By by) {
 std::string Launch::text() const {
   if (by == By::itself) return "one process";
   return fmt::format("rank {} of {}, started by {}", rank, size, name_of(by));
+}
+
+std::string Launch::without_mpi() const {
+  const std::string threads = "ranks that are threads, --ranks N, need no MPI";
+  return by == By::slurm ? "srun --mpi=none connects the ranks by TCP; " + threads : threads;
 }
 
 Environment process_environment() {

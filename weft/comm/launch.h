@@ -18,7 +18,8 @@ struct Launch {
   int local_size = 1;
   bool mpi = false;  // an MPI launcher started these very ranks, so MPI can connect them
 
-  std::string text() const;  // "rank 2 of 4, started by mpirun (Open MPI)"
+  std::string text() const;         // "rank 2 of 4, started by mpirun (Open MPI)"
+  std::string without_mpi() const;  // advice: how to start such ranks where there is no MPI
 };
 
 struct LaunchOptions {

@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <thread>
 
 #include <fmt/format.h>
 
@@ -10,6 +9,7 @@
 #include "weft/base/json.h"
 #include "weft/base/text.h"
 #include "weft/checkpoint/hugging_face.h"
+#include "weft/comm/neighbours.h"
 #include "weft/execute/product_peak.h"
 #include "weft/plan/perfetto.h"
 #include "weft/plan/timeline_page.h"
@@ -362,8 +362,7 @@ SessionOptions session_options(const TrainOptions& o, const ModelConfig& config,
   s.adam = {o.optimizer.adam_beta1, o.optimizer.adam_beta2, o.optimizer.adam_eps, o.optimizer.clip_grad,
             o.optimizer.decay_all};
   // Thread ranks share the process's cores.
-  const std::int64_t threads =
-      o.execution.threads > 0 ? o.execution.threads : std::max(1u, std::thread::hardware_concurrency());
+  const std::int64_t threads = o.execution.threads > 0 ? o.execution.threads : usable_core_count();
   const std::int64_t here = o.layout.launched_ranks > 1 ? 1 : o.layout.ranks;
   s.threads = static_cast<int>(std::max<std::int64_t>(1, threads / std::max<std::int64_t>(here, 1)));
   return s;

@@ -37,7 +37,7 @@ std::unique_ptr<World> make_mpi_world(const Launch& launch) {
   try {
     return std::unique_ptr<World>(load_module().open(launch.rank, launch.size));
   } catch (const RunError& error) {
-    throw RunError("{} (this is {}; ranks that are threads, --ranks N, need no MPI)", error.what(), launch.text());
+    throw RunError("{} (this is {}; {})", error.what(), launch.text(), launch.without_mpi());
   }
 }
 

@@ -5,15 +5,10 @@
 #include <memory>
 #include <string>
 
+#include "weft/comm/host_stream.h"
 #include "weft/comm/nccl/watch.h"
 
 namespace weft::nccl {
-
-// Of a CPU, for the base's groups, which are done when their calls return.
-class HostStream : public Stream {
- public:
-  void synchronize() override {}
-};
 
 // Runs work(), which may wait for other ranks inside NCCL, on a thread of its own, until it is done, or the run has
 // ended, or the timeout is past. Then the thread is left where it is: the process is about to end. host: the base's

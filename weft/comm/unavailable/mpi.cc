@@ -6,8 +6,8 @@ namespace weft {
 std::unique_ptr<World> make_mpi_world(const Launch& launch) {
   throw UserError(
       "this is {}, and weft was built without MPI: install MPI's headers (libopenmpi-dev) and build again, or start it "
-      "without mpirun, with --ranks N for ranks that are threads",
-      launch.text());
+      "otherwise: {}",
+      launch.text(), launch.without_mpi());
 }
 
 std::string mpi_version() { return "not built in (MPI's headers were not found)"; }

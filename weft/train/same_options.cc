@@ -1,0 +1,71 @@
+#include "weft/train/same_options.h"
+
+#include <algorithm>
+
+#include "weft/base/error.h"
+#include "weft/base/text.h"
+#include "weft/comm/host_stream.h"
+
+namespace weft {
+
+namespace {
+
+bool in_common(const Flag& flag) {
+  if (flag.kind == FlagKind::foreign || flag.command_line_only || flag.section == "Logging") return false;
+  for (const char* place : {"FILE", "DIR", "PREFIX"})
+    if (flag.value_name.find(place) != std::string::npos) return false;
+  return flag.name != "--threads" && flag.name != "--rank";
+}
+
+std::string name_in(const std::string& line) { return line.substr(0, line.find(' ')); }
+std::string value_in(const std::string& line) {
+  const std::size_t space = line.find(' ');
+  return space == std::string::npos ? "" : line.substr(space + 1);
+}
+
+}  // namespace
+
+std::vector<std::string> options_in_common(const FlagTable& flags) {
+  std::vector<std::string> lines;
+  for (const Flag& flag : flags.flags()) {
+    if (!in_common(flag)) continue;
+    std::string line = flag.name + " " + (flag.show ? flag.show() : "");
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    lines.push_back(std::move(line));
+  }
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
+std::string difference_of_options(const std::vector<std::string>& first, const std::vector<std::string>& own,
+                                  int rank) {
+  if (first == own) return "";
+  for (std::size_t i = 0; i < std::min(first.size(), own.size()); ++i) {
+    if (first[i] == own[i]) continue;
+    if (name_in(first[i]) != name_in(own[i])) break;
+    const auto said = [](const std::string& line) {
+      const std::string value = value_in(line);
+      return value.empty() ? std::string("not given") : value;
+    };
+    return fmt::format("{} is {} on rank {} and {} on rank 0: start all ranks with the same options", name_in(own[i]),
+                       said(own[i]), rank, said(first[i]));
+  }
+  return fmt::format("ranks {} and 0 are not the same version of weft: start the same one everywhere", rank);
+}
+
+void require_same_options(World& world, const FlagTable& flags) {
+  std::vector<RankId> all;
+  for (int rank = 0; rank < world.size(); ++rank) all.emplace_back(rank);
+  const std::unique_ptr<Communicator> group = world.make_group(all, "options");
+  const std::vector<std::string> own = options_in_common(flags);
+  std::string first = join(own, "\n");
+  auto bytes = static_cast<std::int64_t>(first.size());
+  HostStream stream;
+  group->broadcast(stream, Tensor(&bytes, DType::i64, Shape{1}), 0);
+  first.resize(static_cast<std::size_t>(bytes));
+  group->broadcast(stream, Tensor(first.data(), DType::u8, Shape{bytes}), 0);
+  const std::string difference = difference_of_options(split(first, '\n'), own, static_cast<int>(world.rank().value));
+  if (!difference.empty()) throw UserError("{}", difference);
+}
+
+}  // namespace weft

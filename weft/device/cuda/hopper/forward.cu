@@ -1,11 +1,14 @@
-#include "weft/device/cuda/hopper/grouped.cuh"
-#include "weft/device/cuda/hopper/kernels.h"
+#include "weft/device/cuda/hopper/kernel.cuh"
 
 namespace weft::cuda::hopper {
 
-void forward(CudaStream& stream, const Products& products) {
-  run<Grouped<cutlass::layout::RowMajor, cutlass::layout::ColumnMajor, void, cutlass::bfloat16_t, ForRows>>(stream,
-                                                                                                            products);
+__global__ void __launch_bounds__(threads_of_a_block, 1)
+    forward_of_groups(const __grid_constant__ Parameters parameters) {
+#ifdef __CUDA_ARCH__
+  run_kernel<Forward>(parameters);
+#endif
 }
+
+const void* forward_kernel() { return reinterpret_cast<const void*>(&forward_of_groups); }
 
 }  // namespace weft::cuda::hopper

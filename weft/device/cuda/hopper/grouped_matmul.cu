@@ -42,7 +42,28 @@ __global__ void clear_empty(const std::int32_t* counts, uint4* w, std::int64_t w
     to[i] = uint4{0, 0, 0, 0};
 }
 
+__global__ void write_lists(hopper::Products p, hopper::Lists lists) {
+  const int g = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (g >= p.groups) return;
+  const int count = p.counts[g];
+  const std::int64_t offset = p.offsets[g];
+  // A sum over nothing is no product for CUTLASS: such a group has no rows (zeros are written elsewhere).
+  lists.sizes[g] =
+      p.sums_rows ? hopper::Sizes{count > 0 ? p.m : 0, p.n, count > 0 ? count : 64} : hopper::Sizes{count, p.n, p.k};
+  lists.a[g] = p.a + offset * p.a_stride;
+  lists.b[g] = p.b + (p.sums_rows ? offset * p.b_stride : g * p.b_group);
+  lists.d[g] = static_cast<char*>(p.d) + (p.sums_rows ? g * p.d_group : offset * p.d_stride) * p.d_bytes;
+  lists.a_stride[g] = p.a_stride;
+  lists.b_stride[g] = p.b_stride;
+  lists.d_stride[g] = p.d_stride;
+}
+
 }  // namespace
+
+void hopper::list_groups(CudaStream& stream, const Products& products, const Lists& lists) {
+  write_lists<<<static_cast<unsigned>(divide_up(products.groups, 64)), 64, 0, stream.handle()>>>(products, lists);
+  launched("grouped_matmul");
+}
 
 bool hopper_grouped_matmul(CudaStream& stream, const GroupedMatmul& op) {
   using Mode = GroupedMatmul::Mode;
@@ -59,6 +80,7 @@ bool hopper_grouped_matmul(CudaStream& stream, const GroupedMatmul& op) {
   hopper::Products p = {};
   p.counts = op.groups.counts.as<std::int32_t>(), p.offsets = op.groups.offsets.as<std::int32_t>();
   p.groups = static_cast<int>(op.w.shape[0]);
+  p.d_bytes = static_cast<int>(size_of(result.dtype));
   p.a = first.as<bf16>(), p.b = second.as<bf16>(), p.d = result.data;
   p.a_stride = first.stride, p.b_stride = gradient ? second.stride : k, p.d_stride = gradient ? k : result.stride;
   p.b_group = op.w.stride, p.d_group = op.w.stride;

@@ -1,11 +1,14 @@
-#include "weft/device/cuda/hopper/grouped.cuh"
-#include "weft/device/cuda/hopper/kernels.h"
+#include "weft/device/cuda/hopper/kernel.cuh"
 
 namespace weft::cuda::hopper {
 
-void input_gradient(CudaStream& stream, const Products& products) {
-  run<Grouped<cutlass::layout::RowMajor, cutlass::layout::RowMajor, void, cutlass::bfloat16_t, ForRows>>(stream,
-                                                                                                         products);
+__global__ void __launch_bounds__(threads_of_a_block, 1)
+    input_gradient_of_groups(const __grid_constant__ Parameters parameters) {
+#ifdef __CUDA_ARCH__
+  run_kernel<InputGradient>(parameters);
+#endif
 }
+
+const void* input_gradient_kernel() { return reinterpret_cast<const void*>(&input_gradient_of_groups); }
 
 }  // namespace weft::cuda::hopper

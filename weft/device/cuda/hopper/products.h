@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include <cuda_bf16.h>
@@ -16,6 +17,24 @@ struct Products {
   std::int64_t a_stride, b_stride, d_stride, b_group, d_group;
   const std::int32_t *counts, *offsets;
   bool sums_rows, add;
+  int d_bytes;  // of an element of d
 };
+
+// Of every group, as CUTLASS wants them: arrays over the groups, in device memory.
+struct Sizes {
+  int m, n, k;
+};
+struct Lists {
+  Sizes* sizes;
+  const __nv_bfloat16 **a, **b;
+  void** d;
+  std::int64_t *a_stride, *b_stride, *d_stride;
+};
+
+// What a kernel is launched with: CUTLASS's parameters, whose type only device code and launch.cuh know.
+struct alignas(128) Parameters {
+  std::byte bytes[2048];
+};
+constexpr int threads_of_a_block = 384;  // two warp groups that multiply, one that loads
 
 }  // namespace weft::cuda::hopper

@@ -1,10 +1,14 @@
-#include "weft/device/cuda/hopper/grouped.cuh"
-#include "weft/device/cuda/hopper/kernels.h"
+#include "weft/device/cuda/hopper/kernel.cuh"
 
 namespace weft::cuda::hopper {
 
-void weight_gradient_add(CudaStream& stream, const Products& products) {
-  run<Grouped<cutlass::layout::ColumnMajor, cutlass::layout::RowMajor, float, float, ForWeights>>(stream, products);
+__global__ void __launch_bounds__(threads_of_a_block, 1)
+    weight_gradient_add_of_groups(const __grid_constant__ Parameters parameters) {
+#ifdef __CUDA_ARCH__
+  run_kernel<WeightGradientAdd>(parameters);
+#endif
 }
+
+const void* weight_gradient_add_kernel() { return reinterpret_cast<const void*>(&weight_gradient_add_of_groups); }
 
 }  // namespace weft::cuda::hopper

@@ -1,0 +1,24 @@
+// Nothing for a GPU in here, so nothing to read when nvcc compiles for one.
+#ifndef __CUDA_ARCH__
+#include "weft/device/cuda/hopper/launch.cuh"
+
+namespace weft::cuda::hopper {
+
+void weight_gradient(CudaStream& stream, const Products& products) {
+  run<WeightGradient>(stream, products, weight_gradient_kernel());
+}
+
+void weight_gradient_short(CudaStream& stream, const Products& products) {
+  run<WeightGradientShort>(stream, products, weight_gradient_short_kernel());
+}
+
+void weight_gradient_add(CudaStream& stream, const Products& products) {
+  run<WeightGradientAdd>(stream, products, weight_gradient_add_kernel());
+}
+
+void weight_gradient_narrow(CudaStream& stream, const Products& products) {
+  run<WeightGradientNarrow>(stream, products, weight_gradient_narrow_kernel());
+}
+
+}  // namespace weft::cuda::hopper
+#endif

@@ -118,11 +118,11 @@ struct UpdateLaunch {
 };
 
 void check(const AdamSlab& slab) {
-  require(slab.m.dtype == DType::f32 && slab.v.dtype == DType::f32 &&
-              (!slab.master.given() || slab.master.dtype == DType::f32),
-          "adamw", "m, v or master are not f32");
+  require(slab.m.dtype == DType::f32 && slab.v.dtype == DType::f32, "adamw", "m or v are not f32");
+  require(!slab.remainder.given() || (slab.weight.dtype == DType::bf16 && slab.remainder.dtype == DType::i16), "adamw",
+          "a remainder is i16, of bf16 weights");
   const std::int64_t count = slab.weight.shape.elements();
-  for (const Tensor* tensor : {&slab.weight, &slab.master, &slab.m, &slab.v, &slab.gradient})
+  for (const Tensor* tensor : {&slab.weight, &slab.remainder, &slab.m, &slab.v, &slab.gradient})
     require(!tensor->given() || (tensor->shape.elements() == count && tensor->contiguous()), "adamw",
             "a slab's tensors differ in length or are not contiguous");
   for (const Tensor* tensor : {&slab.weight, &slab.gradient})
@@ -181,10 +181,11 @@ void adamw(Stream& stream, const AdamW& op) {
       check(slab);
       const std::int64_t count = slab.weight.shape.elements();
       bool aligned = true;
-      for (const Tensor* tensor : {&slab.weight, &slab.master, &slab.m, &slab.v, &slab.gradient})
+      for (const Tensor* tensor : {&slab.weight, &slab.remainder, &slab.m, &slab.v, &slab.gradient})
         aligned = aligned && reinterpret_cast<std::uintptr_t>(tensor->data) % 16 == 0;
-      builder.add({slab.weight.data, slab.master.data, slab.m.as<float>(), slab.v.as<float>(), slab.gradient.data,
-                   count, 0, slab.weight.dtype == DType::f32, slab.gradient.dtype == DType::f32, slab.decay, aligned},
+      builder.add({slab.weight.data, slab.remainder.as<std::int16_t>(), slab.m.as<float>(), slab.v.as<float>(),
+                   slab.gradient.data, count, 0, slab.weight.dtype == DType::f32, slab.gradient.dtype == DType::f32,
+                   slab.decay, aligned},
                   divide_up(count, launch.part));
     }
   });

@@ -1,7 +1,8 @@
 // AdamW on a few processors beside other kernels: one block on each, which stays, and whose copies never stop.
 //
-// A processor of an H200 moves 104 GB/s this way (32 bytes a clock out, which is its limit, and as many in), whether it
-// has a neighbour that does the same or not; 40 of them fill the memory's 4 TB/s. Bulk copies out of shared memory were
+// A processor of an H200 moves about 100 GB/s this way (27 bytes a clock out, of 32 that are its limit), whether it has a
+// neighbour that does the same or not; 48 of them fill the memory. From about 30 on they are not equally fast, so parts go
+// to whoever is free: dealt out in turn, 48 processors took a sixth longer. Bulk copies out of shared memory were
 // a third slower than stores from registers, hints to evict what passes through made no product beside it faster.
 #pragma once
 
@@ -13,17 +14,19 @@
 namespace weft::cuda {
 
 // A block has a ring of stages in shared memory; a stage holds the weights (and remainders), m, v and gradients of
-// `elements` of a slab. One warp loads, the others share each stage. (A ring for each warp, with smaller copies, was a fifth
-// slower.) 192 KB: there are never two such blocks on one processor, nor a product beside one.
+// `elements` of a slab. One warp loads, the others share each stage. (A ring for each warp, with an eighth of the
+// elements, was a fifth slower; so were stages of half the elements.) 192 KB: there are never two such blocks on one
+// processor, nor a product beside one.
 struct Resident {
   static constexpr int warps = 8, threads = 32 * (warps + 1), elements = 4096, stages = 3;
   static constexpr int share = elements / warps;  // of a warp
   static constexpr int packs = share / 128;       // of four elements, a thread
   static constexpr int stage_bytes = elements * 16;
+  static constexpr int batch = 4;  // parts that a block takes at once: the next ones are known in time
   static constexpr int barrier_bytes = 128;
   static constexpr int shared_bytes = barrier_bytes + stages * stage_bytes;
 };
-static_assert(2 * Resident::stages * sizeof(CopyBarrier) <= Resident::barrier_bytes);
+static_assert(Resident::stages * (2 * sizeof(CopyBarrier) + sizeof(int)) <= Resident::barrier_bytes);
 
 // A part of a slab on its way.
 struct ResidentPart {
@@ -118,16 +121,17 @@ __device__ void update_share(const StepConstants& k, std::byte* stage, const Res
   }
 }
 
-// `parts` of Resident::elements, dealt out to the blocks in turn. What does not come in packs of 16 bytes is read and
-// written directly.
+// `parts` of Resident::elements. Each block begins with the batch of its number; taken counts those taken then. What does
+// not come in packs of 16 bytes is read and written directly.
 template <int capacity>
 __global__ void __launch_bounds__(Resident::threads, 1)
-    resident_adamw(const __grid_constant__ List<SlabItem, capacity> list, int parts, const double* values, double beta1,
-                   double beta2, double eps) {
+    resident_adamw(const __grid_constant__ List<SlabItem, capacity> list, int parts, unsigned* taken,
+                   const double* values, double beta1, double beta2, double eps) {
 #if __CUDA_ARCH__ >= 900
   if (values[StepValues::finite] == 0) return;
   extern __shared__ __align__(128) std::byte memory[];
   CopyBarrier *full = reinterpret_cast<CopyBarrier*>(memory), *empty = full + Resident::stages;
+  int* part_of = reinterpret_cast<int*>(empty + Resident::stages);  // by stage; `parts` and above: there are no more
   std::byte* ring = memory + Resident::barrier_bytes;
   const int thread = static_cast<int>(threadIdx.x);
   if (thread == 0) {
@@ -141,17 +145,24 @@ __global__ void __launch_bounds__(Resident::threads, 1)
   const auto next_stage = [&] {
     if (++stage == Resident::stages) stage = 0, phase ^= 1;
   };
-  const int from = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
   if (thread >= 32 * Resident::warps) {
     if (thread > 32 * Resident::warps) return;
-    for (int part = from; part < parts; part += step, next_stage()) {
-      empty[stage].wait(phase ^ 1);
-      start_loading(ring + stage * Resident::stage_bytes, full[stage], {cursor.at(part), part});
+    for (int first = static_cast<int>(blockIdx.x) * Resident::batch;;) {
+      const int behind = static_cast<int>(gridDim.x + atomicAdd(taken, 1u)) * Resident::batch;
+      for (int part = first; part < first + Resident::batch; ++part, next_stage()) {
+        empty[stage].wait(phase ^ 1);
+        part_of[stage] = part;
+        if (part >= parts) return full[stage].arrive();
+        start_loading(ring + stage * Resident::stage_bytes, full[stage], {cursor.at(part), part});
+      }
+      first = behind;
     }
-    return;
   }
   const StepConstants constants = StepConstants::of(values, beta1, beta2, eps);
-  for (int part = from; part < parts; part += step, next_stage()) {
+  for (;; next_stage()) {
+    full[stage].wait(phase);
+    const int part = part_of[stage];
+    if (part >= parts) return;
     const ResidentPart now(cursor.at(part), part);
     const StepConstants k = constants.with_decay(now.slab.decays);
     std::byte* here = ring + stage * Resident::stage_bytes;
@@ -159,7 +170,6 @@ __global__ void __launch_bounds__(Resident::threads, 1)
       __syncwarp();
       if (thread % 32 == 0) empty[stage].arrive();
     };
-    full[stage].wait(phase);
     if (now.bulk == Resident::elements)
       now.slab.single_gradient ? update_share<true, float>(k, here, now, thread, give_back)
                                : update_share<true, bf16>(k, here, now, thread, give_back);
@@ -173,15 +183,17 @@ __global__ void __launch_bounds__(Resident::threads, 1)
 }
 
 // Blocks come in pairs like those of the products beside them: pairs are taken from one cluster of processors (GPC),
-// which must not be left with odd ones.
+// which must not be left with odd ones. taken: room for a number.
 template <int capacity>
-void launch_resident(CudaStream& stream, const List<SlabItem, capacity>& list, int parts, const AdamW& op) {
+void launch_resident(CudaStream& stream, const List<SlabItem, capacity>& list, int parts, unsigned* taken,
+                     const AdamW& op) {
   const auto kernel = resident_adamw<capacity>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Resident::shared_bytes),
              "adamw");
+  check_cuda(cudaMemsetAsync(taken, 0, sizeof *taken, stream.handle()), "adamw");
   const unsigned blocks = static_cast<unsigned>(std::max(stream.processors() / 2 * 2, 2));
   launch_clusters("adamw", stream, 2, kernel, dim3(blocks), dim3(Resident::threads), Resident::shared_bytes, list,
-                  parts, op.step_values.as<double>(), op.beta1, op.beta2, op.eps);
+                  parts, taken, op.step_values.as<double>(), op.beta1, op.beta2, op.eps);
 }
 
 }  // namespace weft::cuda

@@ -96,16 +96,17 @@ __global__ void __launch_bounds__(threads)
 struct UpdateLaunch {
   std::int64_t part;
   bool resident;
+  unsigned* taken;  // of resident blocks; asked for in any case, since streams reserve their memory before they share
 
-  static UpdateLaunch on(const CudaStream& stream) {
-    if (stream.shares_processors() && hopper_or_newer()) return {Resident::elements, true};
-    return {updates_a_block, false};
+  static UpdateLaunch on(CudaStream& stream) {
+    const bool resident = stream.shares_processors() && hopper_or_newer();
+    return {resident ? Resident::elements : updates_a_block, resident, stream.scratch_of<unsigned>(1)};
   }
   template <int capacity>
   void operator()(CudaStream& stream, const List<SlabItem, capacity>& list, unsigned parts, const AdamW& op) const {
     const double* values = op.step_values.as<double>();
     if (resident) {
-      launch_resident(stream, list, static_cast<int>(parts), op);
+      launch_resident(stream, list, static_cast<int>(parts), taken, op);
     } else {
       // Four blocks are what a processor holds.
       const unsigned blocks =

@@ -234,11 +234,11 @@ void optimizer(Bench& b) {
   std::vector<Tensor> gradients;
   double bytes = 0, read = 0;
   for (int i = 0; i < 16; ++i) {
-    slabs.push_back({b.random(DType::bf16, {n}), b.random(DType::f32, {n}), b.random(DType::f32, {n}),
+    slabs.push_back({b.random(DType::bf16, {n}), b.filled(DType::i16, {n}, 100), b.random(DType::f32, {n}),
                      b.filled(DType::f32, {n}, 0.5), b.random(DType::f32, {n})});
     gradients.push_back(slabs.back().gradient);
     const AdamSlab& s = slabs.back();
-    bytes += bytes_of({&s.weight, &s.gradient}) + 2 * bytes_of({&s.master, &s.m, &s.v});
+    bytes += bytes_of({&s.gradient}) + 2 * bytes_of({&s.weight, &s.remainder, &s.m, &s.v});
     read += bytes_of({&s.gradient});
   }
   const Tensor values = b.filled(DType::f64, {StepValues::count}, 0.5), sum = b.empty(DType::f64, {1});

@@ -106,18 +106,16 @@ void fill_parameters(Session& session) {
     const Tensor& weight = session.storage().weight(TensorId(static_cast<std::int64_t>(i)));
     const ParameterStates& states = module.states[i];
     const std::int64_t count = weight.shape.elements();
-    const auto flat = [&](const Tensor& t) { return Tensor(t.data, t.dtype, {count}); };
-    std::vector<Tensor> copies{flat(weight)};
-    if (states.master.valid()) copies.push_back(flat(session.storage().state(states.master)));
-    for (const Tensor& copy : copies)
-      for (std::int64_t at = 0; at < count; at += size) {
-        const std::int64_t n = std::min(size, count - at);
-        if (weight.shape.dims() == 1)
-          ops.fill(stream, {copy.slice_rows(at, n), 1});
-        else
-          ops.cast(stream, {random.slice_rows(0, n), copy.slice_rows(at, n)});
-      }
-    for (ValueId state : {states.m, states.v}) ops.fill(stream, {session.storage().state(state), 0});
+    const Tensor flat(weight.data, weight.dtype, {count});
+    for (std::int64_t at = 0; at < count; at += size) {
+      const std::int64_t n = std::min(size, count - at);
+      if (weight.shape.dims() == 1)
+        ops.fill(stream, {flat.slice_rows(at, n), 1});
+      else
+        ops.cast(stream, {random.slice_rows(0, n), flat.slice_rows(at, n)});
+    }
+    for (ValueId state : {states.m, states.v, states.remainder})
+      if (state.valid()) ops.fill(stream, {session.storage().state(state), 0});
   }
   stream.synchronize();
 }

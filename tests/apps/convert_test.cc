@@ -115,13 +115,22 @@ TEST_F(Save, WithoutTrainingEveryTensorIsAsItWas) {
     EXPECT_TRUE(read_file(out + "/model.safetensors") == read_file(golden(model) + "/model.safetensors")) << model;
     EXPECT_EQ(read_file(out + "/config.json"), read_file(golden(model) + "/config.json"));
   }
+  // What bf16 weights leave of a float is kept beside them.
+  for (const char* model : {"mixtral_b", "nemotron_h_moe"}) {
+    const std::string out = folder_.file(std::string(model) + ".bf16");
+    expect_done(train(golden(model)) + still_ + Words{"--bf16", "--save-hf", out});
+    EXPECT_TRUE(read_file(out + "/model.safetensors") == read_file(golden(model) + "/model.safetensors")) << model;
+  }
 }
 
 TEST_F(Save, ATrainedModelLosesWhatItLost) {
-  const double before = validation_loss(train(golden("qwen3_moe")) + still_);
-  const double trained = validation_loss(train(golden("qwen3_moe")) + Words{"--lr", "1e-2", "--save-hf", back_});
-  EXPECT_NE(before, trained);
-  EXPECT_EQ(validation_loss(train(back_) + still_), trained) << "float weights in a float file";
+  for (const Words& type : {Words{}, Words{"--bf16"}}) {
+    const std::string out = back_ + std::to_string(type.size());
+    const double before = validation_loss(train(golden("qwen3_moe")) + still_ + type);
+    const double trained = validation_loss(train(golden("qwen3_moe")) + type + Words{"--lr", "1e-2", "--save-hf", out});
+    EXPECT_NE(before, trained);
+    EXPECT_EQ(validation_loss(train(out) + still_ + type), trained) << "float weights in a float file";
+  }
 }
 
 TEST_F(Save, UpdatesThatTheNextStepWouldHaveMadeAreIn) {

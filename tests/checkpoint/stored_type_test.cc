@@ -23,12 +23,13 @@ To converted(StoredType from, const From& value) {
   return result;
 }
 
-// The neighbour of x to which it must round, found in double by searching all 16-bit patterns around a first guess.
-std::uint16_t nearest_by_search(double x, const std::vector<double>& values) {
+// The neighbour of x to which it must round, found in double by searching all 16-bit patterns. Of two equally near the
+// even one, or (away) the larger.
+std::uint16_t nearest_by_search(double x, const std::vector<double>& values, bool away) {
   std::uint16_t best = 0;
   for (std::uint32_t bits = 0; bits < values.size(); ++bits) {
     const double distance = std::abs(values[bits] - x), best_distance = std::abs(values[best] - x);
-    if (distance < best_distance || (distance == best_distance && bits % 2 == 0 && best % 2 == 1)) {
+    if (distance < best_distance || (distance == best_distance && (away || (bits % 2 == 0 && best % 2 == 1)))) {
       best = static_cast<std::uint16_t>(bits);
     }
   }
@@ -78,9 +79,13 @@ TEST(StoredType, DoublesRoundOnceToHalfAndBfloat16) {
     std::uint16_t half = 0, brain = 0;
     store_doubles(&x, StoredType::f16, reinterpret_cast<std::byte*>(&half), 1);
     store_doubles(&x, StoredType::bf16, reinterpret_cast<std::byte*>(&brain), 1);
-    EXPECT_EQ(half, nearest_by_search(x, halves)) << x;
-    EXPECT_EQ(brain, nearest_by_search(x, brains)) << x;
+    EXPECT_EQ(half, nearest_by_search(x, halves, false)) << x;
+    EXPECT_EQ(brain, nearest_by_search(x, brains, true)) << x;
     EXPECT_EQ(converted<bfloat16>(StoredType::f64, x).bits, brain) << x;
+    const auto single = static_cast<float>(x);
+    EXPECT_EQ(converted<bfloat16>(StoredType::f32, single).bits,
+              nearest_by_search(static_cast<double>(single), brains, true))
+        << x;
   };
   for (const double base : {1.0, 1.5, 3.140625, 2048.0, 0x1p-14, 0x1p-20, 60000.0}) {
     for (const double ulp : {std::ldexp(base, -8), std::ldexp(base, -11), 0x1p-25}) {

@@ -10,7 +10,7 @@ namespace weft {
 
 namespace {
 
-constexpr DType all_dtypes[] = {DType::f32, DType::f64, DType::bf16, DType::i32, DType::i64, DType::u8};
+constexpr DType all_dtypes[] = {DType::f32, DType::f64, DType::bf16, DType::i16, DType::i32, DType::i64, DType::u8};
 
 template <class T>
 T value_of(int rank, std::int64_t index, std::string_view what) {
@@ -324,6 +324,8 @@ std::uint64_t check_in(Place& place, Communicator& group, DType dtype) {
       return Checks<double>(group, place).run();
     case DType::bf16:
       return Checks<bfloat16>(group, place).run();
+    case DType::i16:
+      return Checks<std::int16_t>(group, place).run();
     case DType::i32:
       return Checks<std::int32_t>(group, place).run();
     case DType::i64:

@@ -224,23 +224,33 @@ TEST_F(LayerOperations, CrossEntropyOfLongRows) {
 
 TEST_F(LayerOperations, Optimizer) {
   struct Slab {
-    HostTensor weight, master, m, v, gradient;
+    HostTensor weight, remainder, m, v, gradient;
+    HostTensor whole;  // what a weight and its remainder are together
     bool decay;
   };
   std::vector<Slab> slabs;
   const std::int64_t lengths[] = {1, 7, 4096, 40001, 8192, 300, 128};
   for (int i = 0; i < 80; ++i) {
     const std::int64_t n = lengths[i % 7];
-    const bool narrow = i % 3 != 0, master = narrow && i % 2 == 0;
+    const bool narrow = i % 3 != 0, split = narrow && i % 2 == 0;
     const std::string name = fmt::format("s{}", i);
     slabs.push_back({HostTensor::normal(narrow ? DType::bf16 : DType::f32, {n}, name),
                      {},
                      HostTensor::normal(DType::f32, {n}, name + "m"),
                      HostTensor::normal(DType::f32, {n}, name + "v"),
                      HostTensor::normal(i % 5 == 0 ? DType::bf16 : DType::f32, {n}, name + "g"),
+                     {},
                      i % 4 != 0});
-    if (master) slabs.back().master = HostTensor::normal(DType::f32, {n}, name + "w");
-    for (std::int64_t j = 0; j < n; ++j) slabs.back().v.set(j, std::abs(slabs.back().v.at(j)));
+    Slab& slab = slabs.back();
+    for (std::int64_t j = 0; j < n; ++j) slab.v.set(j, std::abs(slab.v.at(j)));
+    if (!split) continue;
+    slab.whole = HostTensor::normal(DType::f32, {n}, name + "w");
+    slab.remainder = HostTensor(DType::i16, {n});
+    for (std::int64_t j = 0; j < n; ++j) {
+      const SplitFloat halves = split_float(static_cast<float>(slab.whole.at(j)));
+      slab.weight.set(j, static_cast<double>(static_cast<float>(halves.weight)));
+      slab.remainder.set(j, halves.remainder);
+    }
   }
   HostTensor values(DType::f64, {StepValues::count}), squares(DType::f64, {2});
   values.set(StepValues::learning_rate, 0.01);
@@ -254,7 +264,13 @@ TEST_F(LayerOperations, Optimizer) {
     for (const Slab& s : slabs) {
       gradients.push_back(at(s.gradient));
       if (few.size() < 3) few.push_back(at(s.gradient));
-      const AdamSlab slab{at(s.weight), at(s.master), at(s.m), at(s.v), at(s.gradient), s.decay};
+      AdamSlab slab{at(s.weight), {}, at(s.m), at(s.v), at(s.gradient), s.decay};
+      if (s.remainder.elements() > 0) {  // one double on the CPU
+        if (slab.weight.dtype == DType::f64)
+          slab.weight = at(s.whole);
+        else
+          slab.remainder = at(s.remainder);
+      }
       (all.size() < 70 ? all : some).push_back(slab);
     }
     ops.sum_of_squares(stream, {gradients, at(squares).slice_rows(0, 1)});
@@ -268,8 +284,21 @@ TEST_F(LayerOperations, Optimizer) {
     EXPECT_NEAR(got(values).at(i), want(values)[static_cast<std::size_t>(i)],
                 1e-12 * std::abs(want(values)[static_cast<std::size_t>(i)]));
   for (const Slab& s : slabs) {
-    for (const HostTensor* x : {&s.weight, &s.m, &s.v}) expect(*x, 20);
-    if (s.master.elements() > 0) expect(s.master, 20);
+    for (const HostTensor* x : {&s.m, &s.v}) expect(*x, 20);
+    if (s.remainder.elements() == 0) {
+      expect(s.weight, 20);
+      continue;
+    }
+    const std::vector<double> wanted = want(s.whole);
+    std::vector<double> joined;
+    for (std::int64_t i = 0; i < s.weight.elements(); ++i) {
+      const SplitFloat halves{bfloat16(static_cast<float>(got(s.weight).at(i))),
+                              static_cast<std::int16_t>(got(s.remainder).at(i))};
+      const float value = join_float(halves);
+      EXPECT_EQ(split_float(value).weight.bits, halves.weight.bits) << "the weight is not the nearest";
+      joined.push_back(static_cast<double>(value));
+    }
+    expect_close(HostTensor::of(DType::f32, {s.weight.elements()}, joined), wanted, 20);
   }
 }
 

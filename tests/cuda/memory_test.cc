@@ -45,7 +45,7 @@ void expect_as_counted(bool late_updates) {
   for (std::size_t i = 0; i < session.module().parameters.size(); ++i) {
     const ParameterStates& states = session.module().states[i];
     ops.fill(session.stream(), {session.storage().weight(TensorId(static_cast<std::int64_t>(i))), 0.01});
-    for (ValueId state : {states.m, states.v, states.master})
+    for (ValueId state : {states.m, states.v, states.remainder})
       if (state.valid()) ops.fill(session.stream(), {session.storage().state(state), 0.01});
   }
   MicroBatch batch;

@@ -99,12 +99,12 @@ TEST_F(Processors, AdamW) {
   numbers[StepValues::correction1] = 0.19, numbers[StepValues::correction2] = 0.0975;
   numbers[StepValues::clip_factor] = 0.7, numbers[StepValues::finite] = 1;
   const Tensor values = put(numbers, DType::f64, {StepValues::count});
-  // Whole parts, parts that end early or not in packs, one element; with and without a master; a bf16 weight that is its
-  // own master; one that begins anywhere.
+  // Whole parts, parts that end early or not in packs, one element; bf16 weights with and without a remainder; some that
+  // begin anywhere.
   struct Case {
     std::int64_t count;
     DType weight, gradient;
-    bool master;
+    bool split;
     std::int64_t begin = 0;
   };
   for (const Case& c : {Case{1 << 20, DType::bf16, DType::f32, true},
@@ -116,16 +116,19 @@ TEST_F(Processors, AdamW) {
                         {20000, DType::bf16, DType::bf16, true, 1}}) {
     const Shape shape{c.begin + c.count};
     const Tensor weight = random(c.weight, shape, "weight"), state = random(DType::f32, shape, "state");
+    std::vector<std::int16_t> lower(static_cast<std::size_t>(shape.elements()));
+    for (std::size_t i = 0; i < lower.size(); ++i) lower[i] = static_cast<std::int16_t>(i * 40503);
+    const Tensor remainder = put(lower, DType::i16, shape);
     const Tensor gradient = random(c.gradient, shape, "gradient").slice_rows(c.begin, c.count);
     const auto from = [&](const Tensor& x) { return copy(x).slice_rows(c.begin, c.count); };
     expect_same([&] {
-      AdamSlab slab{from(weight), c.master ? from(state) : Tensor{}, from(state), from(state), gradient};
-      AdamSlab other{from(weight), c.master ? from(state) : Tensor{}, from(state), from(state), gradient, false};
+      AdamSlab slab{from(weight), c.split ? from(remainder) : Tensor{}, from(state), from(state), gradient};
+      AdamSlab other{from(weight), c.split ? from(remainder) : Tensor{}, from(state), from(state), gradient, false};
       const std::vector<AdamSlab> slabs{slab, other};
       device_->operations().adamw(*stream_, {slabs, values});
       std::vector<Tensor> made;
       for (const AdamSlab& s : slabs)
-        for (const Tensor* t : {&s.weight, &s.master, &s.m, &s.v})
+        for (const Tensor* t : {&s.weight, &s.remainder, &s.m, &s.v})
           if (t->given()) made.push_back(*t);
       return made;
     });

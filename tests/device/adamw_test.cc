@@ -12,29 +12,43 @@ namespace {
 
 struct Types {
   DType weight;
-  bool master;
+  bool split;  // a weight and a remainder
   DType gradient;
 };
 const Types types[] = {
     {DType::f32, false, DType::f32},  {DType::f32, false, DType::bf16}, {DType::bf16, true, DType::f32},
     {DType::bf16, true, DType::bf16}, {DType::bf16, false, DType::f32}, {DType::f64, false, DType::f64},
-    {DType::f32, true, DType::f32},
 };
 
 // A slab that owns its tensors.
 struct Slab {
-  HostTensor weight, master, m, v;
+  HostTensor weight, remainder, m, v;
   bool decay;
   Slab(const Types& type, std::int64_t size, bool decays)
       : weight(HostTensor::normal(type.weight, Shape{size}, fmt::format("w{}", size))),
         m(accumulator_of(type.weight), Shape{size}),
         v(accumulator_of(type.weight), Shape{size}),
         decay(decays) {
-    if (!type.master) return;
-    master = HostTensor::normal(accumulator_of(type.weight), Shape{size}, fmt::format("w{}", size));
+    if (!type.split) return;
+    const HostTensor whole = HostTensor::normal(DType::f32, Shape{size}, fmt::format("w{}", size));
+    remainder = HostTensor(DType::i16, Shape{size});
+    for (std::int64_t i = 0; i < size; ++i) set(i, static_cast<float>(whole.at(i)));
   }
-  const HostTensor& updated() const { return master.elements() > 0 ? master : weight; }
-  AdamSlab view(const HostTensor& gradient) const { return {weight, master, m, v, gradient, decay}; }
+  void set(std::int64_t i, float x) {
+    const SplitFloat split = split_float(x);
+    weight.view().as<bfloat16>()[i] = split.weight;
+    remainder.view().as<std::int16_t>()[i] = split.remainder;
+  }
+  // What is updated.
+  HostTensor values() const {
+    if (remainder.elements() == 0) return weight;
+    HostTensor whole(DType::f32, Shape{weight.elements()});
+    for (std::int64_t i = 0; i < weight.elements(); ++i)
+      whole.view().as<float>()[i] =
+          join_float({weight.view().as<bfloat16>()[i], remainder.view().as<std::int16_t>()[i]});
+    return whole;
+  }
+  AdamSlab view(const HostTensor& gradient) const { return {weight, remainder, m, v, gradient, decay}; }
 };
 
 HostTensor step_values(double rate, double decay, int step, double clip, double beta1, double beta2) {
@@ -59,7 +73,7 @@ TEST(AdamW, FollowsTheFormulaOverSteps) {
   const std::pair<std::int64_t, bool> slabs[] = {{1, true},   {3, false},    {17, true},
                                                  {65, false}, {40001, true}, {128, true}};
   for (const Types& type : types) {
-    SCOPED_TRACE(fmt::format("{} master {} gradient {}", name_of(type.weight), type.master, name_of(type.gradient)));
+    SCOPED_TRACE(fmt::format("{} split {} gradient {}", name_of(type.weight), type.split, name_of(type.gradient)));
     everywhere(
         [&](TestDevice& device) {
           std::vector<Slab> owned;
@@ -75,21 +89,18 @@ TEST(AdamW, FollowsTheFormulaOverSteps) {
           }
           std::vector<HostTensor> results;
           for (const Slab& slab : owned) {
-            for (const HostTensor* tensor : {&slab.updated(), &slab.m, &slab.v}) results.push_back(*tensor);
-            if (!type.master) continue;
-            HostTensor rounded = slab.weight;
-            for (std::int64_t i = 0; i < rounded.elements(); ++i) rounded.set(i, slab.master.at(i));
-            EXPECT_TRUE(rounded.same_bits(slab.weight)) << "the weight is the master, rounded";
+            results.push_back(slab.values());
+            for (const HostTensor* tensor : {&slab.m, &slab.v}) results.push_back(*tensor);
           }
           return results;
         },
         [&](const std::vector<HostTensor>& got) {
           for (std::size_t s = 0; s < std::size(slabs); ++s) {
             const auto& [size, decays] = slabs[s];
-            const Slab start(type, size, decays);
+            const HostTensor whole = Slab(type, size, decays).values();
             std::vector<double> w, m, v, w_bound, m_bound;
             for (std::int64_t i = 0; i < size; ++i) {
-              w.push_back(start.updated().at(i));
+              w.push_back(whole.at(i));
               w_bound.push_back(std::abs(w.back()));
             }
             m.assign(w.size(), 0), v = m, m_bound = m;
@@ -106,7 +117,7 @@ TEST(AdamW, FollowsTheFormulaOverSteps) {
                 w[i] -= rate * (m[i] / c1 / root + d * w[i]);
               }
             }
-            // Every step rounds some ten times; a bf16 weight without a master is also rounded once a step.
+            // Every step rounds some ten times; a bf16 weight without a remainder is also rounded once a step.
             const HostTensor& weight = got[3 * s];
             if (weight.dtype() == DType::bf16)
               for (std::int64_t i = 0; i < size; ++i)
@@ -132,8 +143,60 @@ TEST(AdamW, DoesNothingWhenNotFinite) {
       values.set(StepValues::finite, 0);
       const AdamSlab view = slab.view(gradient);
       device.operations().adamw(device.stream(), {{&view, 1}, values, beta1, beta2, eps});
-      EXPECT_TRUE(slab.weight.same_bits(before.weight) && slab.master.same_bits(before.master) &&
+      EXPECT_TRUE(slab.weight.same_bits(before.weight) && slab.remainder.same_bits(before.remainder) &&
                   slab.m.same_bits(before.m) && slab.v.same_bits(before.v));
+    }
+  });
+}
+
+// A weight and its remainder go the way of a float, bit by bit, and the weight is that float rounded.
+TEST(AdamW, SplitWeightsAreFloats) {
+  constexpr std::int64_t size = 5000;
+  for_each_device([](TestDevice& device) {
+    for (const DType type : {DType::f32, DType::bf16}) {
+      Slab split({DType::bf16, true, type}, size, true), whole({DType::f32, false, type}, size, true);
+      // Of every size, so that updates cross halves, powers of two and zero.
+      for (std::int64_t i = 0; i < size; ++i) {
+        const auto x = static_cast<float>(std::ldexp(whole.weight.at(i), static_cast<int>(i % 40) - 36));
+        whole.weight.view().as<float>()[i] = x;
+        split.set(i, x);
+      }
+      for (int step = 1; step <= 50; ++step) {
+        const HostTensor gradient = gradient_of(type, size, step);
+        const HostTensor values = step_values(rate / step, decay, step, 0.7, beta1, beta2);
+        const std::vector<AdamSlab> slabs{split.view(gradient), whole.view(gradient)};
+        device.operations().adamw(device.stream(), {slabs, values, beta1, beta2, eps});
+        ASSERT_TRUE(split.values().same_bits(whole.weight)) << "step " << step;
+        ASSERT_TRUE(split.m.same_bits(whole.m) && split.v.same_bits(whole.v)) << "step " << step;
+        for (std::int64_t i = 0; i < size; ++i)
+          ASSERT_EQ(split.weight.view().as<bfloat16>()[i].bits,
+                    split_float(whole.weight.view().as<float>()[i]).weight.bits)
+              << "step " << step << ", element " << i;
+      }
+    }
+  });
+}
+
+TEST(AdamW, WhatIsNotFiniteStaysSo) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity(),
+              largest = std::numeric_limits<float>::max();
+  for_each_device([&](TestDevice& device) {
+    Slab slab({DType::bf16, true, DType::f32}, 40, false);
+    for (std::int64_t i = 0; i < 40; i += 4) {
+      slab.set(i, std::bit_cast<float>(i % 8 == 0 ? 0x7fffffffu : 0xffffffffu));
+      slab.set(i + 1, i % 8 == 0 ? infinity : -infinity);
+      slab.set(i + 2, i % 8 == 0 ? nan : -nan);
+      slab.set(i + 3, i % 8 == 0 ? largest : -largest);
+    }
+    const HostTensor gradient = gradient_of(DType::f32, 40, 1), values = step_values(rate, decay, 1, 1, beta1, beta2);
+    const AdamSlab view = slab.view(gradient);
+    device.operations().adamw(device.stream(), {{&view, 1}, values, beta1, beta2, eps});
+    const HostTensor now = slab.values();
+    for (std::int64_t i = 0; i < 40; i += 4) {
+      for (std::int64_t j : {i, i + 2}) EXPECT_TRUE(std::isnan(now.at(j)) && std::isnan(slab.weight.at(j))) << j;
+      // Infinity less 0 infinity is NaN, by the formula.
+      EXPECT_FALSE(std::isfinite(now.at(i + 1)) || std::isfinite(slab.weight.at(i + 1))) << i;
+      EXPECT_EQ(now.at(i + 3), static_cast<double>(i % 8 == 0 ? largest : -largest)) << "a step of 0.01 is nothing";
     }
   });
 }
@@ -163,7 +226,10 @@ TEST(AdamW, RefusesSlabsThatDoNotFit) {
     return "";
   };
   EXPECT_EQ(message({four, {}, four, four, three}), "adamw: a slab's tensors differ in length");
-  EXPECT_EQ(message({four, {}, wide, four, four}), "adamw: m, v or master are not f32 (f64 for f64 weights)");
+  EXPECT_EQ(message({four, {}, wide, four, four}), "adamw: m or v are not f32 (f64 for f64 weights)");
+  const HostTensor lower(DType::i16, Shape{4}), narrow(DType::bf16, Shape{4});
+  EXPECT_EQ(message({four, lower, four, four, four}), "adamw: a remainder is i16, of bf16 weights");
+  EXPECT_EQ(message({narrow, four, four, four, four}), "adamw: a remainder is i16, of bf16 weights");
   EXPECT_EQ(message({four, {}, four, four, wide}), "adamw: the gradient is neither acc nor bf16");
 }
 

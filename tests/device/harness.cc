@@ -28,6 +28,8 @@ double load(const std::byte* at, DType dtype) {
       return read(double{});
     case DType::bf16:
       return static_cast<double>(static_cast<float>(read(bfloat16{})));
+    case DType::i16:
+      return read(std::int16_t{});
     case DType::i32:
       return read(std::int32_t{});
     default:
@@ -44,6 +46,8 @@ void store(std::byte* at, DType dtype, double x) {
       return write(x);
     case DType::bf16:
       return write(bfloat16(static_cast<float>(x)));
+    case DType::i16:
+      return write(static_cast<std::int16_t>(x));
     case DType::i32:
       return write(static_cast<std::int32_t>(x));
     default:

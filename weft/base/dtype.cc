@@ -13,6 +13,7 @@ std::size_t size_of(DType dtype) {
     case DType::i64:
       return 8;
     case DType::bf16:
+    case DType::i16:
       return 2;
     case DType::u8:
       return 1;
@@ -28,6 +29,8 @@ std::string_view name_of(DType dtype) {
       return "f64";
     case DType::bf16:
       return "bf16";
+    case DType::i16:
+      return "i16";
     case DType::i32:
       return "i32";
     case DType::i64:

@@ -8,7 +8,7 @@
 
 namespace weft {
 
-enum class DType : std::uint8_t { f32, f64, bf16, i32, i64, u8 };
+enum class DType : std::uint8_t { f32, f64, bf16, i16, i32, i64, u8 };
 
 std::size_t size_of(DType dtype);  // bytes an element
 std::string_view name_of(DType dtype);
@@ -25,6 +25,29 @@ struct bfloat16 {
   }
   operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 };
+
+// A float in two halves of 16 bits, as the weights of bf16 models are kept: the nearest bf16 number, which models compute
+// with, and a remainder in units of the float's last place, so that
+//   bits of the float = (bits of the weight << 16) + remainder.
+// Of two bf16 numbers equally near, the weight is the one farther from zero, and the remainder -2^15: 2^15 would not fit.
+// This holds for every float, infinities and those that round to one included. A NaN's weight is a NaN with
+// remainder 0, so it stays one and loses its lower bits. (Always inlined: kernels of every instruction set use it.)
+struct SplitFloat {
+  bfloat16 weight;
+  std::int16_t remainder = 0;
+};
+[[gnu::always_inline]] inline SplitFloat split_float(float x) {
+  const auto u = std::bit_cast<std::uint32_t>(x);
+  const bool nan = (u & 0x7fffffffu) > 0x7f800000u;
+  SplitFloat split;
+  split.weight.bits = static_cast<std::uint16_t>((nan ? u | 0x400000u : u + 0x8000u) >> 16);
+  split.remainder = static_cast<std::int16_t>(nan ? 0u : u & 0xffffu);
+  return split;
+}
+[[gnu::always_inline]] inline float join_float(const SplitFloat& split) {
+  const std::uint32_t upper = static_cast<std::uint32_t>(split.weight.bits) << 16;
+  return std::bit_cast<float>(upper + static_cast<std::uint32_t>(std::int32_t{split.remainder}));
+}
 
 // The type sums are kept in: double for double, float for everything else.
 template <class T>
@@ -51,6 +74,10 @@ constexpr DType dtype_of<double>() {
 template <>
 constexpr DType dtype_of<bfloat16>() {
   return DType::bf16;
+}
+template <>
+constexpr DType dtype_of<std::int16_t>() {
+  return DType::i16;
 }
 template <>
 constexpr DType dtype_of<std::int32_t>() {

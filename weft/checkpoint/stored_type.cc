@@ -60,7 +60,7 @@ T load(const std::byte* at) {
 template <class To>
 To narrow(double x) {
   if constexpr (std::is_same_v<To, bfloat16>) {
-    return bfloat16(round_to_odd(x));
+    return split_float(round_to_odd(x)).weight;
   } else if constexpr (std::is_same_v<To, Half>) {
     return Half{float_to_half(round_to_odd(x))};
   } else {
@@ -76,6 +76,8 @@ void convert_floats(const std::byte* in, void* out, std::int64_t count) {
     const Value value = load<From>(in + static_cast<std::size_t>(i) * sizeof(From));
     if constexpr (std::is_same_v<Value, double>) {
       to[i] = narrow<To>(value);
+    } else if constexpr (std::is_same_v<To, bfloat16>) {
+      to[i] = split_float(value).weight;
     } else {
       to[i] = static_cast<To>(value);
     }
@@ -110,6 +112,8 @@ bool convert_integers(const std::byte* in, void* out, std::int64_t count) {
 template <class From>
 bool convert_integer_to(DType to, const std::byte* in, void* out, std::int64_t count) {
   switch (to) {
+    case DType::i16:
+      return convert_integers<From, std::int16_t>(in, out, count);
     case DType::i32:
       return convert_integers<From, std::int32_t>(in, out, count);
     case DType::i64:
@@ -149,6 +153,8 @@ StoredType stored_type_of(DType dtype) {
       return StoredType::f64;
     case DType::bf16:
       return StoredType::bf16;
+    case DType::i16:
+      return StoredType::i16;
     case DType::i32:
       return StoredType::i32;
     case DType::i64:

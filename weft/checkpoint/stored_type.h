@@ -1,7 +1,8 @@
 // The element types of safetensors files, and the conversion between them and ours.
 //
-// Conversions are exact where the target can hold the value, and round once, to nearest even, where it cannot; so
-// what a file holds never depends on the way it took. Infinities stay, NaN stays NaN.
+// Conversions are exact where the target can hold the value, and round once where it cannot, to nearest even, to bf16 as
+// the weights of a model are rounded (split_float); so what a file holds never depends on the way it took, and a trained
+// model in a bf16 file has the weights it computed with. Infinities stay, NaN stays NaN.
 #pragma once
 
 #include <cstddef>

@@ -72,6 +72,8 @@ void reduce_by(DType dtype, std::byte* out, std::span<const std::byte* const> in
       return reduce_typed<double, Combine>(out, inputs, count);
     case DType::bf16:
       return reduce_typed<bfloat16, Combine>(out, inputs, count);
+    case DType::i16:
+      return reduce_typed<std::int16_t, Combine>(out, inputs, count);
     case DType::i32:
       return reduce_typed<std::int32_t, Combine>(out, inputs, count);
     case DType::i64:

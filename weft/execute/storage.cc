@@ -85,7 +85,7 @@ ModelStorage::ModelStorage(Device& device, const Module& module) : device_(devic
   states_.resize(module.values.size());
   std::vector<ValueId> states;
   for (const ParameterStates& s : module.states)
-    for (ValueId id : {s.m, s.v, s.master})
+    for (ValueId id : {s.m, s.v, s.remainder})
       if (id.valid()) states.push_back(id);
   for (ValueId id : states) states_[id.index()] = reserve(module.value(id));
 
@@ -124,10 +124,11 @@ void ModelStorage::write(Stream& stream, const Tensor& tensor, std::span<const d
 }
 
 void ModelStorage::write_parameter(Stream& stream, TensorId id, std::span<const double> values) const {
-  write(stream, weight(id), values);
-  if (state_ids_.empty()) return;
-  const ParameterStates& s = state_ids_[id.index()];
-  if (s.master.valid()) write(stream, state(s.master), values);
+  const ParameterStates s = state_ids_.empty() ? ParameterStates{} : state_ids_[id.index()];
+  if (weight(id).dtype == DType::bf16)
+    write_split(stream, weight(id), s.remainder.valid() ? state(s.remainder) : Tensor{}, values);
+  else
+    write(stream, weight(id), values);
   if (!s.m.valid()) return;
   const std::vector<double> zeros(values.size());
   write(stream, state(s.m), zeros);
@@ -135,9 +136,37 @@ void ModelStorage::write_parameter(Stream& stream, TensorId id, std::span<const 
 }
 
 std::vector<double> ModelStorage::read_parameter(Stream& stream, TensorId id) const {
-  if (!state_ids_.empty() && state_ids_[id.index()].master.valid())
-    return read(stream, state(state_ids_[id.index()].master));
+  if (!state_ids_.empty() && state_ids_[id.index()].remainder.valid())
+    return read_split(stream, weight(id), state(state_ids_[id.index()].remainder));
   return read(stream, weight(id));
+}
+
+// Weights are rounded the same way whether their remainders are kept or not.
+void ModelStorage::write_split(Stream& stream, const Tensor& weight, const Tensor& remainder,
+                               std::span<const double> values) const {
+  WEFT_CHECK(std::ssize(values) == weight.shape.elements(), "{} values for {}", values.size(), to_text(weight.shape));
+  std::vector<bfloat16> weights(values.size());
+  std::vector<std::int16_t> remainders(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const SplitFloat split = split_float(static_cast<float>(values[i]));
+    weights[i] = split.weight;
+    remainders[i] = split.remainder;
+  }
+  device_.copy_in(stream, weight.data, weights.data(), weight.bytes());
+  if (remainder.given()) device_.copy_in(stream, remainder.data, remainders.data(), remainder.bytes());
+  stream.synchronize();
+}
+
+std::vector<double> ModelStorage::read_split(Stream& stream, const Tensor& weight, const Tensor& remainder) const {
+  std::vector<double> values(static_cast<std::size_t>(weight.shape.elements()));
+  std::vector<bfloat16> weights(values.size());
+  std::vector<std::int16_t> remainders(values.size());
+  device_.copy_out(stream, weights.data(), weight.data, weight.bytes());
+  device_.copy_out(stream, remainders.data(), remainder.data, remainder.bytes());
+  stream.synchronize();
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<double>(join_float({weights[i], remainders[i]}));
+  return values;
 }
 
 }  // namespace weft

@@ -24,12 +24,15 @@ class ModelStorage {
   // Host copies, as double whatever the dtype. Values are converted exactly or rounded once.
   std::vector<double> read(Stream& stream, const Tensor& tensor) const;
   void write(Stream& stream, const Tensor& tensor, std::span<const double> values) const;
-  // A parameter tensor: the weight, its master copy if there is one, and zero moments.
+  // A parameter tensor: the weight, its lower bits if they are kept (split_float), and zero moments.
   void write_parameter(Stream& stream, TensorId id, std::span<const double> values) const;
-  // What training works with: the master copy where there is one.
+  // What training works with: floats where a bf16 weight's lower bits are kept.
   std::vector<double> read_parameter(Stream& stream, TensorId id) const;
 
  private:
+  void write_split(Stream& stream, const Tensor& weight, const Tensor& remainder, std::span<const double> values) const;
+  std::vector<double> read_split(Stream& stream, const Tensor& weight, const Tensor& remainder) const;
+
   Device& device_;
   std::unique_ptr<Memory> memory_;
   std::vector<Tensor> weights_, gradients_, states_;  // states_ by ValueId

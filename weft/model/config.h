@@ -140,7 +140,6 @@ struct Precision {
   // Of matrices, in bf16 models: each product is added up in float and rounded when it is stored, and ranks exchange it so.
   bool bf16_gradients = false;
   DType matrix_gradient() const { return bf16_gradients && compute == DType::bf16 ? DType::bf16 : accumulate(); }
-  bool has_master() const { return compute == DType::bf16; }
 };
 
 // Sizes that do not divide, options that contradict each other: UserError naming the option.

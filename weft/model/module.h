@@ -122,9 +122,10 @@ struct Piece {
   const PieceCode& code(Phase phase) const;
 };
 
-// The optimizer's memory for one parameter tensor; master is absent where the weight itself is precise enough.
+// The optimizer's memory for one parameter tensor. remainder: of bf16 weights, the lower bits of the floats that are
+// trained (split_float); absent where the weight itself is precise enough.
 struct ParameterStates {
-  ValueId m, v, master;
+  ValueId m, v, remainder;
 };
 
 // The router's losses, by their place in Module::router_losses.

@@ -93,15 +93,15 @@ void add_updates(Module& m, const Precision& precision, const AdamOptions& optio
   for (std::size_t i = 0; i < m.parameters.size(); ++i) {
     const ParameterTensor& tensor = m.parameters[i];
     const TensorId id(static_cast<std::int64_t>(i));
-    const auto made = [&](const char* what) {
-      return add_value(m, {fmt::format("{}({})", what, tensor.name), ValueKind::state, state, tensor.shape, id});
+    const auto made = [&](const char* what, DType dtype) {
+      return add_value(m, {fmt::format("{}({})", what, tensor.name), ValueKind::state, dtype, tensor.shape, id});
     };
     ParameterStates states;
     if (tensor.trained) {
-      states.m = made("m");
-      states.v = made("v");
+      states.m = made("m", state);
+      states.v = made("v", state);
+      if (m.value(m.parameter_values[i]).dtype == DType::bf16) states.remainder = made("remainder", DType::i16);
     }
-    if (tensor.trained && m.value(m.parameter_values[i]).dtype != state) states.master = made("master");
     m.states.push_back(states);
   }
   const bool experts = layout.expert_ranks > 1;  // some gradients are only here
@@ -164,13 +164,13 @@ void add_updates(Module& m, const Precision& precision, const AdamOptions& optio
           {m.parameter_values[i], m.gradient_values[i], m.states[i], m.parameters[i].decays || options.decay_all});
       const Slab& s = slabs.back();
       update.update.uses.push_back({s.gradient});
-      for (ValueId value : {s.weight, s.states.m, s.states.v, s.states.master})
+      for (ValueId value : {s.weight, s.states.m, s.states.v, s.states.remainder})
         if (value.valid()) update.update.uses.push_back({value, Access::write});
     }
     update.update.run = [=](const Run& r) {
       std::vector<AdamSlab> all;
       for (const Slab& s : slabs)
-        all.push_back({r[s.weight], s.states.master.valid() ? r[s.states.master] : Tensor{}, r[s.states.m],
+        all.push_back({r[s.weight], s.states.remainder.valid() ? r[s.states.remainder] : Tensor{}, r[s.states.m],
                        r[s.states.v], r[s.gradient], s.decay});
       r.ops().adamw(r.stream(), {all, r[step], options.beta1, options.beta2, options.eps});
       for (const Balanced& b : balanced)

@@ -196,8 +196,8 @@ OperationCost cost_of(const AdamW& x) {
   OperationCost cost;
   for (const AdamSlab& s : x.slabs) {
     cost.flops += 14 * elements(s.weight);
-    cost.bytes += bytes(s.gradient) + 2 * bytes_of(s.m, s.v) +
-                  (s.master.given() ? 2 * bytes(s.master) + bytes(s.weight) : 2 * bytes(s.weight));
+    cost.bytes +=
+        bytes(s.gradient) + 2 * bytes_of(s.weight, s.m, s.v) + (s.remainder.given() ? 2 * bytes(s.remainder) : 0);
   }
   return cost;
 }

@@ -37,9 +37,10 @@ struct ClipFactor {
   Tensor sum, loss, step_values;
   double limit = 0;
 };
-// A part of the parameters, all of one shape: weight in the model's dtype, master f32/f64 (absent: the weight itself).
+// A part of the parameters, all of one shape. What is updated is the weight, or, where a bf16 weight has a remainder (i16),
+// the float that both are together (split_float in weft/base/dtype.h).
 struct AdamSlab {
-  Tensor weight, master, m, v, gradient;
+  Tensor weight, remainder, m, v, gradient;
   bool decay = true;
 };
 // AdamW (bias-corrected, eps outside the root, decoupled decay):

@@ -28,29 +28,37 @@ struct StepConstants {
   }
 };
 
-// Elements [begin, end) of a slab. master: what is updated; weight: where it is rounded to, or null.
-template <class Acc, class M, class W, class G>
-void update(const StepConstants<Acc>& k, M* master, W* weight, Acc* m, Acc* v, const G* gradient, std::int64_t begin,
+// What is updated: weights as they are, or floats of which each is a weight and a remainder.
+template <class W>
+struct Weights {
+  W* weight;
+  WEFT_INLINE Accumulator<W> get(std::int64_t i) const { return widen(weight[i]); }
+  WEFT_INLINE void set(std::int64_t i, Accumulator<W> x) const { weight[i] = narrow<W>(x); }
+};
+struct SplitWeights {
+  bfloat16* weight;
+  std::int16_t* remainder;
+  WEFT_INLINE float get(std::int64_t i) const { return join_float({weight[i], remainder[i]}); }
+  WEFT_INLINE void set(std::int64_t i, float x) const {
+    const SplitFloat split = split_float(x);
+    weight[i].bits = split.weight.bits;
+    remainder[i] = split.remainder;
+  }
+};
+
+// Elements [begin, end) of a slab.
+template <class Acc, class Values, class G>
+void update(const StepConstants<Acc>& k, const Values& values, Acc* m, Acc* v, const G* gradient, std::int64_t begin,
             std::int64_t end) {
-  const auto step = [&](std::int64_t i) __attribute__((always_inline)) {
+#pragma omp simd
+  for (std::int64_t i = begin; i < end; ++i) {
     const Acc g = k.clip * widen_to<Acc>(gradient[i]);
     const Acc first = k.beta1 * m[i] + k.rest1 * g, second = k.beta2 * v[i] + k.rest2 * g * g;
-    const Acc old = widen(master[i]);
+    const Acc old = values.get(i);
     m[i] = first;
     v[i] = second;
     const Acc direction = first * k.inverse1 / (std::sqrt(second * k.inverse2) + k.eps);
-    return old - k.rate * (direction + k.decay * old);
-  };
-  if (weight != nullptr) {
-#pragma omp simd
-    for (std::int64_t i = begin; i < end; ++i) {
-      const Acc updated = step(i);
-      master[i] = narrow<M>(updated);
-      weight[i] = narrow<W>(updated);
-    }
-  } else {
-#pragma omp simd
-    for (std::int64_t i = begin; i < end; ++i) master[i] = narrow<M>(step(i));
+    values.set(i, old - k.rate * (direction + k.decay * old));
   }
 }
 
@@ -60,21 +68,24 @@ void update_slab(const AdamW& op, const AdamSlab& slab, std::int64_t begin, std:
   const StepConstants<Acc> constants = StepConstants<Acc>::of(op, slab.decay);
   Acc *m = slab.m.as<Acc>(), *v = slab.v.as<Acc>();
   const G* gradient = slab.gradient.as<G>();
-  if (slab.master.given())
-    update(constants, slab.master.as<Acc>(), slab.weight.as<W>(), m, v, gradient, begin, end);
-  else
-    update(constants, slab.weight.as<W>(), static_cast<W*>(nullptr), m, v, gradient, begin, end);
+  W* weight = slab.weight.as<W>();
+  if constexpr (dtype_of<W>() == DType::bf16) {
+    if (slab.remainder.given())
+      return update(constants, SplitWeights{weight, slab.remainder.as<std::int16_t>()}, m, v, gradient, begin, end);
+  }
+  update(constants, Weights<W>{weight}, m, v, gradient, begin, end);
 }
 
 void check(const AdamSlab& slab) {
   const DType acc = slab.weight.dtype == DType::f64 ? DType::f64 : DType::f32;
-  require(slab.m.dtype == acc && slab.v.dtype == acc && (!slab.master.given() || slab.master.dtype == acc), "adamw",
-          "m, v or master are not f32 (f64 for f64 weights)");
+  require(slab.m.dtype == acc && slab.v.dtype == acc, "adamw", "m or v are not f32 (f64 for f64 weights)");
+  require(!slab.remainder.given() || (slab.weight.dtype == DType::bf16 && slab.remainder.dtype == DType::i16), "adamw",
+          "a remainder is i16, of bf16 weights");
   const std::int64_t count = slab.weight.shape.elements();
-  for (const Tensor* tensor : {&slab.weight, &slab.master, &slab.m, &slab.v, &slab.gradient})
+  for (const Tensor* tensor : {&slab.weight, &slab.remainder, &slab.m, &slab.v, &slab.gradient})
     require(!tensor->given() || tensor == &slab.weight || tensor->shape.elements() == count, "adamw",
             "a slab's tensors differ in length");
-  for (const Tensor* tensor : {&slab.weight, &slab.master, &slab.m, &slab.v, &slab.gradient})
+  for (const Tensor* tensor : {&slab.weight, &slab.remainder, &slab.m, &slab.v, &slab.gradient})
     require(!tensor->given() || contiguous(*tensor), "adamw", "needs contiguous tensors");
 }
 

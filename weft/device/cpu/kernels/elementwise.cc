@@ -74,6 +74,8 @@ void cast_typed(Stream& stream, const Cast& op) {
 template <class Body>
 void with_number(const char* operation, DType dtype, const Body& body) {
   switch (dtype) {
+    case DType::i16:
+      return body(Type<std::int16_t>{});
     case DType::i32:
       return body(Type<std::int32_t>{});
     case DType::i64:

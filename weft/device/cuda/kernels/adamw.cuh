@@ -1,13 +1,14 @@
 // AdamW's arithmetic, and the loop over a part of a slab that reads and writes global memory directly.
 #pragma once
 
-#include "weft/device/cuda/kernels/values.cuh"
+#include "weft/device/cuda/kernels/split_float.cuh"
 #include "weft/device/operations/optimizer.h"
 
 namespace weft::cuda {
 
 struct SlabItem {
-  void *weight, *master;
+  void* weight;
+  std::int16_t* remainder;  // or null
   float *m, *v;
   const void* gradient;
   std::int64_t count;
@@ -64,47 +65,69 @@ __device__ inline void update_one(const StepConstants& k, float g, float& first,
   value = __fmaf_rn(-k.rate, direction, value);
 }
 
-// Elements [begin, end) of a slab by `threads`, V at once. master: what is updated; weight: where it is rounded to, or
-// null.
-template <int V, class M, class W, class G>
-__device__ void update(const StepConstants& k, M* master, W* weight, float* m, float* v, const G* gradient,
+// What is updated: weights as they are, or floats of which each is a weight and a remainder.
+template <class W>
+struct Weights {
+  W* weight;
+  template <int V>
+  __device__ void get(std::int64_t i, float (&x)[V]) const {
+    load<V>(weight + i, x);
+  }
+  template <int V>
+  __device__ void set(std::int64_t i, const float (&x)[V]) const {
+    store<V>(weight + i, x);
+  }
+};
+struct SplitWeights {
+  bf16* weight;
+  std::int16_t* remainder;
+  template <int V>
+  __device__ void get(std::int64_t i, float (&x)[V]) const {
+    load_split<V>(weight + i, remainder + i, x);
+  }
+  template <int V>
+  __device__ void set(std::int64_t i, const float (&x)[V]) const {
+    store_split<V>(weight + i, remainder + i, x);
+  }
+};
+
+// Elements [begin, end) of a slab by `threads`, V at once.
+template <int V, class Values, class G>
+__device__ void update(const StepConstants& k, const Values& values, float* m, float* v, const G* gradient,
                        std::int64_t begin, std::int64_t end, int thread, int threads) {
   for (std::int64_t i = begin + thread * V; i < end; i += threads * V) {
     float g[V], first[V], second[V], value[V];
     load<V>(gradient + i, g);
     load<V>(m + i, first);
     load<V>(v + i, second);
-    load<V>(master + i, value);
+    values.get(i, value);
 #pragma unroll
     for (int j = 0; j < V; ++j) update_one(k, g[j], first[j], second[j], value[j]);
     store<V>(m + i, first);
     store<V>(v + i, second);
-    store<V>(master + i, value);
-    if (weight != nullptr) store<V>(weight + i, value);
+    values.set(i, value);
   }
 }
 
-template <int V, class W, class G>
-__device__ void update_part(const StepConstants& k, const SlabItem& s, std::int64_t begin, std::int64_t end, int thread,
-                            int threads) {
-  W* weight = static_cast<W*>(s.weight);
+template <int V, class G>
+__device__ void update_part_by(const StepConstants& k, const SlabItem& s, std::int64_t begin, std::int64_t end,
+                               int thread, int threads) {
   const G* gradient = static_cast<const G*>(s.gradient);
-  if (s.master != nullptr)
-    update<V>(k, static_cast<float*>(s.master), weight, s.m, s.v, gradient, begin, end, thread, threads);
+  const auto with = [&](const auto& values) { update<V>(k, values, s.m, s.v, gradient, begin, end, thread, threads); };
+  if (s.single_weight)
+    with(Weights<float>{static_cast<float*>(s.weight)});
+  else if (s.remainder != nullptr)
+    with(SplitWeights{static_cast<bf16*>(s.weight), s.remainder});
   else
-    update<V>(k, weight, static_cast<W*>(nullptr), s.m, s.v, gradient, begin, end, thread, threads);
+    with(Weights<bf16>{static_cast<bf16*>(s.weight)});
 }
 
 // V: 4 where the part comes in packs, else 1.
 template <int V>
 __device__ void update_part(const StepConstants& k, const SlabItem& s, std::int64_t begin, std::int64_t end, int thread,
                             int threads) {
-  if (s.single_weight)
-    s.single_gradient ? update_part<V, float, float>(k, s, begin, end, thread, threads)
-                      : update_part<V, float, bf16>(k, s, begin, end, thread, threads);
-  else
-    s.single_gradient ? update_part<V, bf16, float>(k, s, begin, end, thread, threads)
-                      : update_part<V, bf16, bf16>(k, s, begin, end, thread, threads);
+  s.single_gradient ? update_part_by<V, float>(k, s, begin, end, thread, threads)
+                    : update_part_by<V, bf16>(k, s, begin, end, thread, threads);
 }
 
 }  // namespace weft::cuda

@@ -10,12 +10,19 @@ namespace weft::cuda {
 
 __device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
-// Counts the bytes of one stage. Its phases are 0, 1, 0, ...
+// Counts the bytes of one stage, or those who are done with it. Its phases are 0, 1, 0, ...; waiting for phase 1 of a new
+// one ends at once.
 struct CopyBarrier {
   std::uint64_t state;
 
-  __device__ void init() { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(this))); }
-  // Starts a phase that ends when so many bytes have come; 0: at once.
+  // A phase ends after so many calls of expect or arrive.
+  __device__ void init(unsigned calls) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(this)), "r"(calls));
+  }
+  __device__ void arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
+  }
+  // As arrive; and the phase does not end before so many bytes have come.
   __device__ void expect(unsigned bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)), "r"(bytes)
                  : "memory");

@@ -74,10 +74,12 @@ void with_number(const char* operation, DType dtype, const Body& body) {
       return body(Type<bf16>{});
     case DType::f64:
       return body(Type<double>{});
+    case DType::i16:
+      return body(Type<std::int16_t>{});
     case DType::i32:
       return body(Type<std::int32_t>{});
     default:
-      refuse(operation, "needs f32, bf16, f64 or i32 on a GPU");
+      refuse(operation, "needs f32, bf16, f64, i16 or i32 on a GPU");
   }
 }
 

@@ -96,16 +96,17 @@ __global__ void __launch_bounds__(threads)
 struct UpdateLaunch {
   std::int64_t part;
   bool resident;
+  unsigned* taken;  // of resident blocks; asked for in any case, since streams reserve their memory before they share
 
-  static UpdateLaunch on(const CudaStream& stream) {
-    if (stream.shares_processors() && hopper_or_newer()) return {Resident::elements, true};
-    return {updates_a_block, false};
+  static UpdateLaunch on(CudaStream& stream) {
+    const bool resident = stream.shares_processors() && hopper_or_newer();
+    return {resident ? Resident::elements : updates_a_block, resident, stream.scratch_of<unsigned>(1)};
   }
   template <int capacity>
   void operator()(CudaStream& stream, const List<SlabItem, capacity>& list, unsigned parts, const AdamW& op) const {
     const double* values = op.step_values.as<double>();
     if (resident) {
-      launch_resident(stream, list, static_cast<int>(parts), op);
+      launch_resident(stream, list, static_cast<int>(parts), taken, op);
     } else {
       // Four blocks are what a processor holds.
       const unsigned blocks =
@@ -118,11 +119,11 @@ struct UpdateLaunch {
 };
 
 void check(const AdamSlab& slab) {
-  require(slab.m.dtype == DType::f32 && slab.v.dtype == DType::f32 &&
-              (!slab.master.given() || slab.master.dtype == DType::f32),
-          "adamw", "m, v or master are not f32");
+  require(slab.m.dtype == DType::f32 && slab.v.dtype == DType::f32, "adamw", "m or v are not f32");
+  require(!slab.remainder.given() || (slab.weight.dtype == DType::bf16 && slab.remainder.dtype == DType::i16), "adamw",
+          "a remainder is i16, of bf16 weights");
   const std::int64_t count = slab.weight.shape.elements();
-  for (const Tensor* tensor : {&slab.weight, &slab.master, &slab.m, &slab.v, &slab.gradient})
+  for (const Tensor* tensor : {&slab.weight, &slab.remainder, &slab.m, &slab.v, &slab.gradient})
     require(!tensor->given() || (tensor->shape.elements() == count && tensor->contiguous()), "adamw",
             "a slab's tensors differ in length or are not contiguous");
   for (const Tensor* tensor : {&slab.weight, &slab.gradient})
@@ -181,10 +182,11 @@ void adamw(Stream& stream, const AdamW& op) {
       check(slab);
       const std::int64_t count = slab.weight.shape.elements();
       bool aligned = true;
-      for (const Tensor* tensor : {&slab.weight, &slab.master, &slab.m, &slab.v, &slab.gradient})
+      for (const Tensor* tensor : {&slab.weight, &slab.remainder, &slab.m, &slab.v, &slab.gradient})
         aligned = aligned && reinterpret_cast<std::uintptr_t>(tensor->data) % 16 == 0;
-      builder.add({slab.weight.data, slab.master.data, slab.m.as<float>(), slab.v.as<float>(), slab.gradient.data,
-                   count, 0, slab.weight.dtype == DType::f32, slab.gradient.dtype == DType::f32, slab.decay, aligned},
+      builder.add({slab.weight.data, slab.remainder.as<std::int16_t>(), slab.m.as<float>(), slab.v.as<float>(),
+                   slab.gradient.data, count, 0, slab.weight.dtype == DType::f32, slab.gradient.dtype == DType::f32,
+                   slab.decay, aligned},
                   divide_up(count, launch.part));
     }
   });

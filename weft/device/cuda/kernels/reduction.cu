@@ -85,6 +85,8 @@ void with_any(DType dtype, const Body& body) {
       return body(Type<double>{});
     case DType::bf16:
       return body(Type<bf16>{});
+    case DType::i16:
+      return body(Type<std::int16_t>{});
     case DType::i32:
       return body(Type<std::int32_t>{});
     case DType::i64:

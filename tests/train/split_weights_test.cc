@@ -1,0 +1,157 @@
+// bf16 models train floats that are kept as a weight and a remainder: whatever way such a state takes, its bits stay.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "tests/train/ranks.h"
+#include "weft/checkpoint/stored_type.h"
+
+namespace weft {
+namespace {
+
+RankCase small_case() {
+  RankCase c;
+  c.config.pattern = "M[*E]-";
+  c.config.hidden = 16;
+  c.config.vocabulary = 23;
+  c.config.attention = {.heads = 4, .kv_heads = 2, .head_dim = 4};
+  c.config.mlp.ffn = 24;
+  c.config.experts.experts = 4;
+  c.config.experts.ffn = 12;
+  c.config.experts.router.k = 2;
+  c.config.mamba = {.heads = 4, .head_dim = 8, .groups = 2, .state = 6, .chunk = 4};
+  c.config.init_std = 0.2;
+  return c;
+}
+
+SessionOptions options_of(const RankCase& c, bool updates = true) {
+  SessionOptions o;
+  o.config = c.config;
+  o.precision.compute = DType::bf16;
+  o.batch = c.batch;
+  o.length = c.length;
+  o.updates = updates;
+  return o;
+}
+
+// A CPU's memory can be looked at.
+std::vector<std::byte> bytes_of(const Tensor& tensor) {
+  std::vector<std::byte> bytes(tensor.bytes());
+  std::memcpy(bytes.data(), tensor.data, bytes.size());
+  return bytes;
+}
+
+struct State {
+  std::vector<std::vector<std::byte>> weights, remainders;  // by tensor
+  std::map<ParameterIdentity, std::vector<double>> parameters;
+};
+
+State state_of(Session& session) {
+  State state;
+  const Module& m = session.module();
+  for (std::size_t i = 0; i < m.parameters.size(); ++i) {
+    state.weights.push_back(bytes_of(session.storage().weight(TensorId(static_cast<std::int64_t>(i)))));
+    const bool split = !m.states.empty() && m.states[i].remainder.valid();
+    state.remainders.push_back(split ? bytes_of(session.storage().state(m.states[i].remainder))
+                                     : std::vector<std::byte>{});
+  }
+  session.each_parameter([&](const ParameterPart& part, std::span<const double> values) {
+    state.parameters[part.identity].assign(values.begin(), values.end());
+  });
+  return state;
+}
+
+void set(Session& session, const State& state) {
+  session.set_parameters([&](const ParameterPart& part, double* values) {
+    const std::vector<double>& from = state.parameters.at(part.identity);
+    std::copy(from.begin(), from.end(), values);
+  });
+}
+
+TEST(SplitWeights, AStateThatIsReadAndSetHasTheSameBits) {
+  const RankCase c = small_case();
+  CpuDevice device;
+  Session trained(device, options_of(c));
+  trained.initialise_parameters(5);
+  for (int step = 0; step < 4; ++step) trained.step(std::vector{batch_of(c, step, 0)}, 1e-2, 0.1);
+  const State state = state_of(trained);
+  Session other(device, options_of(c));
+  other.initialise_parameters(6);
+  set(other, state);
+  const State copy = state_of(other);
+  EXPECT_EQ(copy.weights, state.weights);
+  EXPECT_EQ(copy.remainders, state.remainders);
+  EXPECT_EQ(copy.parameters, state.parameters);
+
+  // A session that only reads weights, and a bf16 file, have the weights that training computed with.
+  Session reading(device, options_of(c, false));
+  set(reading, state);
+  EXPECT_EQ(state_of(reading).weights, state.weights);
+  std::size_t split = 0, whole = 0;
+  const Module& m = trained.module();
+  for (std::size_t i = 0; i < m.parameters.size(); ++i) {
+    const bool narrow = m.value(m.parameter_values[i]).dtype == DType::bf16;
+    ++(narrow ? split : whole);
+    EXPECT_EQ(!state.remainders[i].empty(), narrow) << m.parameters[i].name;
+    if (!narrow) continue;
+    const std::vector<double> values = trained.parameter_values(i);
+    std::vector<std::byte> stored(2 * values.size());
+    store_doubles(values.data(), StoredType::bf16, stored.data(), std::ssize(values));
+    EXPECT_EQ(stored, state.weights[i]) << m.parameters[i].name;
+  }
+  EXPECT_GT(split, 8u);
+  EXPECT_GT(whole, 2u) << "the router, A_log, D, dt_bias";
+}
+
+TEST(SplitWeights, EveryNumberIsKept) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> numbers = {0.0f,
+                                      -0.0f,
+                                      1.0f,
+                                      -3.14159274f,
+                                      std::bit_cast<float>(0x3f808000u),  // a half
+                                      std::bit_cast<float>(0xbf818000u),
+                                      std::bit_cast<float>(0x3fffffffu),
+                                      std::bit_cast<float>(1u),  // subnormal
+                                      std::bit_cast<float>(0x80008000u),
+                                      std::numeric_limits<float>::max(),  // its weight is infinite
+                                      std::numeric_limits<float>::lowest(),
+                                      infinity,
+                                      -infinity,
+                                      std::numeric_limits<float>::quiet_NaN()};
+  CpuDevice device;
+  Session session(device, options_of(small_case()));
+  session.set_parameters([&](const ParameterPart& part, double* values) {
+    for (std::size_t i = 0; i < static_cast<std::size_t>(part.shape.elements()); ++i)
+      values[i] = static_cast<double>(numbers[i % numbers.size()]);
+  });
+  session.each_parameter([&](const ParameterPart& part, std::span<const double> values) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const auto wanted = static_cast<double>(numbers[i % numbers.size()]);
+      if (std::isnan(wanted))
+        ASSERT_TRUE(std::isnan(values[i])) << to_text(part.identity);
+      else
+        ASSERT_EQ(std::bit_cast<std::uint64_t>(values[i]), std::bit_cast<std::uint64_t>(wanted))
+            << to_text(part.identity) << " " << i;
+    }
+  });
+}
+
+// A weight and what it leaves, both moments: 2 + 2 + 4 + 4 bytes.
+TEST(SplitWeights, TakeTwelveBytesAParameter) {
+  const RankCase c = small_case();
+  CpuDevice device;
+  Session session(device, options_of(c));
+  const Module& m = session.module();
+  for (std::size_t i = 0; i < m.parameters.size(); ++i) {
+    std::int64_t bytes = 0;
+    for (ValueId value : {m.parameter_values[i], m.states[i].m, m.states[i].v, m.states[i].remainder})
+      if (value.valid()) bytes += static_cast<std::int64_t>(size_of(m.value(value).dtype));
+    EXPECT_EQ(bytes, 12) << m.parameters[i].name;  // of floats: 4 + 4 + 4
+  }
+}
+
+}  // namespace
+}  // namespace weft

@@ -236,28 +236,30 @@ void run(const std::string& name, const BenchOptions& options) {
   for (const auto& [processors, time] : executor.division().timed())
     divisions[std::to_string(processors)] = std::round(time * 1e5) / 100;
   const double tokens = static_cast<double>(batch * length) / seconds;
-  const Json result = {{"model", name},
-                       {"routing", options.even_routing ? "even" : "as initialised"},
-                       {"overlap_optimizer", options.late_updates},
-                       {"clip_grad", options.clip},
-                       {"update_processors", executor.division().processors()},
-                       {"ms_by_update_processors", divisions},
-                       {"attention_backward", options.fast_attention ? "fastest" : "deterministic"},
-                       {"gradients", options.bf16_gradients ? "bf16" : "f32"},
-                       {"tokens_s", std::round(tokens)},
-                       {"step_ms", seconds * 1e3},
-                       {"model_tflops", tokens * flop_per_token(o.config) * 1e-12},
-                       {"loss", loss},
-                       {"memory", memory},
-                       {"replay_host_us", rounded(median(replay) * 1e6, 0.1)},
-                       {"launch_us", rounded(median(launch) * 1e6, 0.1)},
-                       {"host_us", rounded(median(host) * 1e6, 0.1)},
-                       {"between_steps", rounded(1 - on_device / (seconds * steps), 1e-5)},
-                       {"gpu_busy", gpu.why_not.empty() ? Json(rounded(gpu.busy / gpu.span, 1e-4)) : Json(gpu.why_not)},
-                       {"kernels", gpu.count / 2},
-                       {"graph", executor.why_no_graph().empty() ? "full" : executor.why_no_graph()},
-                       {"nodes_ms", busy * 1e3},
-                       {"ms_by_kind", table}};
+  const Json result = {
+      {"model", name},
+      {"routing", options.even_routing ? "even" : "as initialised"},
+      {"overlap_optimizer", options.late_updates},
+      {"clip_grad", options.clip},
+      {"update_processors", executor.division().processors()},
+      {"ms_by_update_processors", divisions},
+      {"attention_backward", options.fast_attention ? "fastest" : "deterministic"},
+      {"gradients", options.bf16_gradients ? "bf16" : "f32"},
+      {"tokens_s", std::round(tokens)},
+      {"step_ms", seconds * 1e3},
+      {"model_tflops", tokens * flop_per_token(o.config) * 1e-12},
+      {"loss", loss},
+      {"memory", memory},
+      {"replay_host_us", rounded(median(replay) * 1e6, 0.1)},
+      {"launch_us", rounded(median(launch) * 1e6, 0.1)},
+      {"host_us", rounded(median(host) * 1e6, 0.1)},
+      {"between_steps", rounded(1 - on_device / (seconds * steps), 1e-5)},
+      {"gpu_busy", gpu.why_not.empty() ? Json(rounded(gpu.busy / gpu.span, 1e-4)) : Json(gpu.why_not)},
+      {"kernels", gpu.count / 2},
+      {"graph", executor.why_no_graph().empty() ? "full" : executor.why_no_graph()},
+      {"unrolled_by", executor.why_from_host().empty() ? "device" : "host: " + executor.why_from_host()},
+      {"nodes_ms", busy * 1e3},
+      {"ms_by_kind", table}};
   fmt::print("{}\n", result.dump());
   std::fflush(stdout);
 }

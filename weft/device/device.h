@@ -56,6 +56,8 @@ class Graph {
  public:
   virtual ~Graph() = default;
   virtual void launch(Stream& stream) = 0;
+  // Why a launch takes the host longer the more there is in it; "" where the device unrolls the work by itself.
+  virtual std::string why_from_host() const { return {}; }
 };
 
 // Device memory, freed with the object. Aligned to 256 bytes. Contents are undefined.

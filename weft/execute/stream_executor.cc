@@ -207,9 +207,15 @@ std::string StreamExecutor::manner() const {
 }
 
 std::string StreamExecutor::choice() const {
-  if (updates_.empty() || !trials_.settled()) return {};
-  if (!trials_.divides()) return "updates took turns with other work on all processors";
-  return fmt::format("updates took {} of {} processors beside other work", trials_.processors(), device_.processors());
+  std::string text;
+  if (!updates_.empty() && trials_.settled())
+    text = trials_.divides() ? fmt::format("updates took {} of {} processors beside other work", trials_.processors(),
+                                           device_.processors())
+                             : "updates took turns with other work on all processors";
+  if (!why_from_host().empty())
+    text +=
+        fmt::format("{}the host launched the work of steps one by one: {}", text.empty() ? "" : "; ", why_from_host());
+  return text;
 }
 
 StreamExecutor::StepTimes StreamExecutor::step_times() const {

@@ -42,6 +42,8 @@ class StreamExecutor : public Executor {
   std::size_t held_bytes() const;  // by the streams of other lanes than compute
   // Why steps do not run as a graph; "" if they do or will.
   const std::string& why_no_graph() const { return why_no_graph_; }
+  // Why the host, not the device, unrolls the graph; "" if the device does, or there is none yet.
+  std::string why_from_host() const { return graph_ ? graph_->why_from_host() : std::string(); }
 
  private:
   struct NodeWaits {

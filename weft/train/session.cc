@@ -14,6 +14,7 @@
 #include "weft/execute/stream_executor.h"
 #include "weft/plan/check_ranks.h"
 #include "weft/train/memory_check.h"
+#include "weft/train/token_check.h"
 
 namespace weft {
 
@@ -201,16 +202,7 @@ void Session::each_gradient(const ParameterSink& sink) {
 
 void Session::feed(const PreparedPlan& plan, const Module& module, int micro_batch, int micro_batches,
                    const MicroBatch& batch) {
-  for (std::int32_t token : batch.tokens)
-    if (token < 0 || token >= options_.config.vocabulary)
-      throw UserError(
-          "token {} is outside the vocabulary of {}; is the data made with another tokenizer? (--vocab-size)", token,
-          options_.config.vocabulary);
-  for (std::int32_t label : batch.labels)
-    if (label >= options_.config.vocabulary)
-      throw UserError(
-          "label {} is outside the vocabulary of {}; is the data made with another tokenizer? (--vocab-size)", label,
-          options_.config.vocabulary);
+  require_in_vocabulary(batch, options_.config.vocabulary);
   plan.write_ints(*stream_, module.tokens, micro_batch, batch.tokens);
   plan.write_ints(*stream_, module.labels, micro_batch, batch.labels);
   if (module.mtp_losses.empty()) return;
@@ -256,8 +248,7 @@ namespace {
 double loss_scale_of(std::span<const MicroBatch> batches) {
   std::int64_t counted = -1;
   for (const MicroBatch& batch : batches) {
-    const std::int64_t here =
-        std::count_if(batch.labels.begin(), batch.labels.end(), [](std::int32_t label) { return label >= 0; });
+    const std::int64_t here = counted_labels(batch);
     WEFT_CHECK(counted < 0 || counted == here, "micro-batches count {} and {} tokens", counted, here);
     counted = here;
   }

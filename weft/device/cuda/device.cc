@@ -2,6 +2,7 @@
 
 #include "weft/base/error.h"
 #include "weft/base/text.h"
+#include "weft/device/cuda/graph.h"
 #include "weft/device/cuda/kernels/reduction.h"
 #include "weft/device/cuda/paper.h"
 #include "weft/device/cuda/refuse.h"
@@ -72,26 +73,6 @@ class CudaEvent : public Event {
 
  private:
   cudaEvent_t event_ = nullptr;
-};
-
-class CudaGraph : public Graph {
- public:
-  explicit CudaGraph(cudaGraph_t graph) : graph_(graph) {
-    check_cuda(cudaGraphInstantiate(&executable_, graph_, 0), "making a CUDA graph");
-  }
-  ~CudaGraph() override {
-    if (executable_) cudaGraphExecDestroy(executable_);
-    cudaGraphDestroy(graph_);
-  }
-  CudaGraph(const CudaGraph&) = delete;
-  CudaGraph& operator=(const CudaGraph&) = delete;
-  void launch(Stream& stream) override {
-    check_cuda(cudaGraphLaunch(executable_, cuda_stream(stream).handle()), "launching a CUDA graph");
-  }
-
- private:
-  cudaGraph_t graph_;
-  cudaGraphExec_t executable_ = nullptr;
 };
 
 // Lets kernels of this GPU read the memory of others, where the machine can do that.
@@ -172,18 +153,7 @@ WorkingMemory CudaDevice::working_memory(const std::function<void(const Operatio
 std::size_t CudaDevice::library_bytes() const { return std::size_t{40} << 20; }
 
 std::unique_ptr<Graph> CudaDevice::capture(Stream& stream, const std::function<void()>& queue) {
-  const cudaStream_t handle = cuda_stream(stream).handle();
-  check_cuda(cudaStreamBeginCapture(handle, cudaStreamCaptureModeThreadLocal), "beginning to capture a step");
-  cudaGraph_t graph = nullptr;
-  try {
-    queue();
-  } catch (...) {
-    cudaStreamEndCapture(handle, &graph);
-    if (graph) cudaGraphDestroy(graph);
-    throw;
-  }
-  check_cuda(cudaStreamEndCapture(handle, &graph), "capturing a step");
-  return std::make_unique<CudaGraph>(graph);
+  return std::make_unique<CudaGraph>(cuda_stream(stream).handle(), queue);
 }
 
 void CudaDevice::copy_in(Stream& stream, void* device, const void* host, std::size_t bytes) {

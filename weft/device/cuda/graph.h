@@ -1,0 +1,33 @@
+// A recorded step as a CUDA graph that the GPU unrolls by itself.
+//
+// The host's part of launching a graph as it was recorded grows with its fills, by about 2 us each (kernels and copies
+// cost next to nothing), and cuBLASLt puts a fill before most products. So the recorded graph becomes the body of a
+// conditional node whose condition is always true: such a body lies on the GPU, which starts its nodes, fills as kernels
+// too, and the host launches a graph of one node.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include <cuda_runtime.h>
+
+#include "weft/device/device.h"
+
+namespace weft::cuda {
+
+class CudaGraph : public Graph {
+ public:
+  // Records what `queue` puts on `stream`, and on streams that wait for it and that it waits for in the end.
+  CudaGraph(cudaStream_t stream, const std::function<void()>& queue);
+  ~CudaGraph() override { cudaGraphExecDestroy(executable_); }
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+  void launch(Stream& stream) override;
+  std::string why_from_host() const override { return why_from_host_; }
+
+ private:
+  cudaGraphExec_t executable_ = nullptr;
+  std::string why_from_host_;
+};
+
+}  // namespace weft::cuda

@@ -204,27 +204,25 @@ void gated_norm(Bench& b) {
              [&] { b.ops().gated_norm(b.stream(), f); });
   const Tensor dy = rows(), dx = rows(), dz = rows(), dweight = b.empty(DType::f32, {width});
   b.by_bytes("gated norm backward 8192x4096 in 8", bytes_of({&f.x, &f.z, &dy, &dx, &dz}), [&] {
-    b.ops().gated_norm_backward(b.stream(), {f, dy, dx, dz});
-  });
-  b.by_bytes("gated norm weight gradient 8192x4096 in 8", bytes_of({&f.x, &f.z, &dy}), [&] {
-    b.ops().gated_norm_weight_gradient(b.stream(), {f, dy, dweight});
+    b.ops().gated_norm_backward(b.stream(), {f, dy, dx, dz, dweight});
   });
 }
 
 void norm(Bench& b, std::int64_t T, std::int64_t width) {
   const auto rows = [&] { return b.random(DType::bf16, {T, width}); };
-  const Tensor x = rows(), y = rows(), dy = rows(), dx = rows(), weight = b.random(DType::bf16, {width}),
-               inverse = b.empty(DType::f32, {T}), dweight = b.empty(DType::f32, {width});
+  const Tensor x = rows(), y = rows(), dy = rows(), dx = rows(), residual = rows(),
+               weight = b.random(DType::bf16, {width}), inverse = b.empty(DType::f32, {T}),
+               dweight = b.empty(DType::f32, {width});
   const std::string shape = fmt::format(" {}x{}", T, width);
   b.by_bytes("copy" + shape, bytes_of({&x, &y}), [&] { b.ops().cast(b.stream(), {x, y}); });
   b.by_bytes("rms norm forward" + shape, bytes_of({&x, &y}), [&] {
     b.ops().rms_norm(b.stream(), {x, weight, y, inverse});
   });
   b.by_bytes("rms norm backward" + shape, bytes_of({&x, &dy, &dx}), [&] {
-    b.ops().rms_norm_backward(b.stream(), {x, weight, inverse, dy, dx, {}});
+    b.ops().rms_norm_backward(b.stream(), {x, weight, inverse, dy, dx, {}, dweight});
   });
-  b.by_bytes("rms norm weight gradient" + shape, bytes_of({&x, &dy}), [&] {
-    b.ops().rms_norm_weight_gradient(b.stream(), {x, inverse, dy, dweight});
+  b.by_bytes("rms norm backward with residual" + shape, bytes_of({&x, &dy, &residual, &dx}), [&] {
+    b.ops().rms_norm_backward(b.stream(), {x, weight, inverse, dy, dx, residual, dweight});
   });
 }
 

@@ -221,8 +221,12 @@ TEST_F(RecurrentOperations, GatedNorm) {
     for (DType weight_type : {type, DType::f32})
       for (const Case& c : {Case{1, 1, 1, true}, Case{37, 1, 67, true}, Case{33, 4, 64, true}, Case{17, 3, 40, false},
                             Case{300, 2, 128, false}, Case{9, 1, 2056, true}, Case{70, 2, 512, false},
-                            Case{5, 1, 520, true}, Case{3, 2, 1032, false}, Case{3, 1, 4104, true}})
+                            Case{5, 1, 520, true}, Case{3, 2, 1032, false}, Case{3, 1, 4104, true},
+                            // So many parts that blocks take several turns, the last of them not full.
+                            Case{2100, 5, 128, true}, Case{700, 3, 264, false}, Case{300, 1, 2056, true}})
         for (bool gate_first : {false, true}) {
+          const bool many = c.rows * c.groups * c.width > 400000;
+          if (many && (type != DType::bf16 || (weight_type == DType::f32) != gate_first)) continue;  // two are enough
           SCOPED_TRACE(fmt::format("{} {} rows of {} x {}", name_of(type), c.rows, c.groups, c.width));
           const std::int64_t columns = c.groups * c.width, weights = c.shared ? c.width : columns;
           const auto matrix = [&](const char* name) {
@@ -237,10 +241,8 @@ TEST_F(RecurrentOperations, GatedNorm) {
             GatedNorm f{at(x), at(z), at(weight), at(y), at(inverse), c.groups, 1e-5, gate_first};
             ops.gated_norm(stream, f);
             f.y = {};
-            ops.gated_norm_backward(stream, {f, at(dy), at(dx), at(dz)});
-            ops.gated_norm_backward(stream, {f, at(in_place), at(in_place), at(other)});
-            ops.gated_norm_weight_gradient(stream, {f, at(dy), at(dweight)});
-            ops.gated_norm_weight_gradient(stream, {f, at(dy), at(added), Store::add});
+            ops.gated_norm_backward(stream, {f, at(dy), at(dx), at(dz), at(dweight)});
+            ops.gated_norm_backward(stream, {f, at(in_place), at(in_place), at(other), at(added), Store::add});
           });
           for (const HostTensor* t : {&y, &inverse}) fits(*t, c.width + 16);
           // Gradients are differences of terms as large as dy * weight * inverse.
@@ -250,7 +252,9 @@ TEST_F(RecurrentOperations, GatedNorm) {
           for (const HostTensor* t : {&dx, &dz, &in_place, &other}) expect(*t, c.width + 24, terms);
           const std::vector<double> magnitude(static_cast<std::size_t>(weights),
                                               8.0 * static_cast<double>(c.rows * c.groups));
-          for (const HostTensor* t : {&dweight, &added}) expect(*t, c.rows * c.groups + 24, magnitude);
+          const std::int64_t behind_another =
+              std::min<std::int64_t>(c.rows * c.groups, 200);  // many are added in parts
+          for (const HostTensor* t : {&dweight, &added}) expect(*t, behind_another + 24, magnitude);
         }
 }
 

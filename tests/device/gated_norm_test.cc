@@ -70,10 +70,10 @@ std::vector<HostTensor> gradients(TestDevice& device, const Case& c, const HostT
   HostTensor y = x, dx = x, dz = x, inverse(acc, Shape{c.rows * c.groups}), dweight = c.weight(acc);
   const GatedNorm op{x, z, weight, y, inverse, c.groups, eps, c.gate_first};
   device.operations().gated_norm(device.stream(), op);
-  device.operations().gated_norm_backward(device.stream(), {op, dy, dx, dz});
-  device.operations().gated_norm_weight_gradient(device.stream(), {op, dy, dweight});
-  HostTensor added = dweight;
-  device.operations().gated_norm_weight_gradient(device.stream(), {op, dy, added, Store::add});
+  device.operations().gated_norm_backward(device.stream(), {op, dy, dx, dz, dweight});
+  HostTensor added = dweight, on_dy = dy, other = dz;
+  device.operations().gated_norm_backward(device.stream(), {op, on_dy, on_dy, other, added, Store::add});
+  EXPECT_TRUE(on_dy.same_bits(dx) && other.same_bits(dz)) << "in place";
   for (std::int64_t i = 0; i < added.elements(); ++i) EXPECT_EQ(added.at(i), 2 * dweight.at(i));
   return {dx, dz, dweight};
 }

@@ -113,8 +113,9 @@ TEST(RmsNorm, BackwardIsTheFormula) {
     everywhere(
         [&](TestDevice& device) {
           const auto run = [&](const HostTensor& gradient, const HostTensor& dx, const Tensor& extra) {
-            device.operations().rms_norm_backward(device.stream(),
-                                                  {x, weight, inverse, gradient, dx, extra, c.groups, c.zero_centred});
+            const HostTensor dweight = weight;
+            device.operations().rms_norm_backward(
+                device.stream(), {x, weight, inverse, gradient, dx, extra, dweight, c.groups, c.zero_centred});
           };
           HostTensor dx(c.dtype, Shape{c.rows, c.columns()}, c.stride()), with = dx;
           run(dy, dx, {});
@@ -149,10 +150,12 @@ TEST(RmsNorm, WeightGradientIsTheSum) {
         }
       everywhere(
           [&](TestDevice& device) {
-            HostTensor written = old, added = old;
-            device.operations().rms_norm_weight_gradient(device.stream(), {x, inverse, dy, written, c.groups});
-            device.operations().rms_norm_weight_gradient(device.stream(),
-                                                         {x, inverse, dy, added, c.groups, Store::add});
+            HostTensor written = old, added = old, dx = dy, on_dy = dy;
+            const HostTensor weight = c.weight(type);
+            device.operations().rms_norm_backward(device.stream(),
+                                                  {x, weight, inverse, dy, dx, {}, written, c.groups, c.zero_centred});
+            device.operations().rms_norm_backward(
+                device.stream(), {x, weight, inverse, on_dy, on_dy, {}, added, c.groups, c.zero_centred, Store::add});
             return std::vector<HostTensor>{written, added};
           },
           [&](const std::vector<HostTensor>& got) {
@@ -181,8 +184,7 @@ TEST(RmsNorm, GradientsAgreeWithDifferences) {
       return weighted_sum(y, dy) + weighted_sum(x, residual);
     };
     loss();
-    ops.rms_norm_backward(device.stream(), {x, weight, inverse, dy, dx, residual, c.groups, c.zero_centred});
-    ops.rms_norm_weight_gradient(device.stream(), {x, inverse, dy, dweight, c.groups});
+    ops.rms_norm_backward(device.stream(), {x, weight, inverse, dy, dx, residual, dweight, c.groups, c.zero_centred});
     check_gradient(loss, x, dx.values());
     check_gradient(loss, weight, dweight.values());
   }

@@ -41,7 +41,6 @@ namespace weft {
   X(grouped_bias_scale_gradient, GroupedBiasScaleGradient)               \
   X(rms_norm, RmsNorm)                                                   \
   X(rms_norm_backward, RmsNormBackward)                                  \
-  X(rms_norm_weight_gradient, RmsNormWeightGradient)                     \
   X(layer_norm, LayerNorm)                                               \
   X(layer_norm_backward, LayerNormBackward)                              \
   X(layer_norm_weight_gradient, LayerNormWeightGradient)                 \
@@ -61,7 +60,6 @@ namespace weft {
   X(state_scan_backward, StateScanBackward)                              \
   X(gated_norm, GatedNorm)                                               \
   X(gated_norm_backward, GatedNormBackward)                              \
-  X(gated_norm_weight_gradient, GatedNormWeightGradient)                 \
   X(l2_norm, L2Norm)                                                     \
   X(l2_norm_backward, L2NormBackward)                                    \
   X(delta_rule, DeltaRule)                                               \

@@ -76,8 +76,7 @@ OperationCost cost_of(const GroupedBias& x) { return pass(2, x.y, x.y, x.bias, x
 OperationCost cost_of(const GroupedBiasGradient& x) { return pass(2, x.dy, x.dbias, x.scale); }
 OperationCost cost_of(const GroupedBiasScaleGradient& x) { return pass(2, x.dy, x.bias, x.dscale, x.dscale); }
 OperationCost cost_of(const RmsNorm& x) { return pass(4, x.x, x.y, x.weight, x.inverse); }
-OperationCost cost_of(const RmsNormBackward& x) { return pass(8, x.x, x.dy, x.dx, x.residual, x.weight); }
-OperationCost cost_of(const RmsNormWeightGradient& x) { return pass(3, x.x, x.dy, x.dweight); }
+OperationCost cost_of(const RmsNormBackward& x) { return pass(11, x.x, x.dy, x.dx, x.residual, x.weight, x.dweight); }
 OperationCost cost_of(const LayerNorm& x) { return pass(6, x.x, x.y, x.weight, x.bias); }
 OperationCost cost_of(const LayerNormBackward& x) { return pass(10, x.x, x.dy, x.dx, x.weight); }
 OperationCost cost_of(const LayerNormWeightGradient& x) { return pass(4, x.x, x.dy, x.dweight, x.dbias); }
@@ -116,8 +115,9 @@ OperationCost cost_of(const StateScanBackward& x) {
           bytes_of(f.x, f.B, f.C, f.dt, x.dy, x.dx, x.dB, x.dC, x.ddt) + 3 * bytes(f.states)};
 }
 OperationCost cost_of(const GatedNorm& x) { return pass(10, x.x, x.z, x.y, x.weight, x.inverse); }
-OperationCost cost_of(const GatedNormBackward& x) { return pass(20, x.forward.x, x.forward.z, x.dy, x.dx, x.dz); }
-OperationCost cost_of(const GatedNormWeightGradient& x) { return pass(10, x.forward.x, x.forward.z, x.dy, x.dweight); }
+OperationCost cost_of(const GatedNormBackward& x) {
+  return pass(30, x.forward.x, x.forward.z, x.dy, x.dx, x.dz, x.dweight);
+}
 OperationCost cost_of(const L2Norm& x) { return pass(3, x.x, x.y); }
 OperationCost cost_of(const L2NormBackward& x) { return pass(7, x.forward.x, x.dy, x.dx); }
 // Forward 3 products with the state of every value head, 2 with its pairs (solving, reading), 2 of every key head; the

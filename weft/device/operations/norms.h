@@ -18,16 +18,12 @@ struct RmsNorm {
   bool zero_centred = false;
 };
 // dx = (residual +) gradient of x. residual: [rows, columns], may be absent. dx may be dy's or residual's memory.
+// dweight (+)= sum over rows (and over parts, if the weight is shared) of dy * x * inverse; of weight's length.
 struct RmsNormBackward {
-  Tensor x, weight, inverse, dy, dx, residual;
+  Tensor x, weight, inverse, dy, dx, residual, dweight;
   std::int64_t groups = 1;
   bool zero_centred = false;
-};
-// dweight (+)= sum over rows (and over parts, if the weight is shared) of dy * x * inverse.
-struct RmsNormWeightGradient {
-  Tensor x, inverse, dy, dweight;
-  std::int64_t groups = 1;
-  Store store = Store::write;
+  Store store = Store::write;  // of dweight
 };
 
 // Layer norm of whole rows:  mean = mean(x), inverse = rsqrt(mean((x - mean)^2) + eps), y = (x - mean) inverse weight + bias

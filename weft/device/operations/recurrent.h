@@ -71,16 +71,11 @@ struct GatedNorm {
   double eps = 1e-5;
   bool gate_first = true;
 };
-// dx and dz; they may be dy's memory (one of them).
+// dx and dz; they may be dy's memory (one of them). dweight (+)= sum over rows (and over parts, if the weight is shared).
 struct GatedNormBackward {
   GatedNorm forward;  // without y
-  Tensor dy, dx, dz;
-};
-// dweight (+)= sum over rows (and over parts, if the weight is shared).
-struct GatedNormWeightGradient {
-  GatedNorm forward;  // without y and weight
-  Tensor dy, dweight;
-  Store store = Store::write;
+  Tensor dy, dx, dz, dweight;
+  Store store = Store::write;  // of dweight
 };
 
 // A row of x holds `groups` parts; each part: y = x * scale * rsqrt(sum(x^2) + eps).

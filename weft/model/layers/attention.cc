@@ -208,17 +208,15 @@ ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x) {
     if (spec.qk_norm) {
       const Tensor raw = r[v.raw];
       const auto back = [&](Tensor in, ParameterValues w, ValueId inverse, Tensor d, std::int64_t heads) {
-        r.ops().rms_norm_weight_gradient(r.stream(), {in, r[inverse], d, r[w.gradient], heads, r.store(w.gradient)});
-        r.ops().rms_norm_backward(r.stream(), {in, r[w.value], r[inverse], d, d, {}, heads, s.zero_centred});
+        r.ops().rms_norm_backward(r.stream(), {in, r[w.value], r[inverse], d, d, Tensor{}, r[w.gradient], heads,
+                                               s.zero_centred, r.store(w.gradient)});
       };
       back(s.q(raw), v.q_norm, v.q_inverse, s.q(dqkv), s.hq);
       back(s.k(raw), v.k_norm, v.k_inverse, s.k(dqkv), s.hk);
     }
     r.ops().matmul(r.stream(), {dqkv, r[v.w_qkv.value], r[v.dxn]});
-    r.ops().rms_norm_weight_gradient(r.stream(),
-                                     {r[x], r[v.inverse], r[v.dxn], r[v.norm.gradient], 1, r.store(v.norm.gradient)});
-    r.ops().rms_norm_backward(r.stream(),
-                              {r[x], r[v.norm.value], r[v.inverse], r[v.dxn], r[dx], r[dy], 1, s.zero_centred});
+    r.ops().rms_norm_backward(r.stream(), {r[x], r[v.norm.value], r[v.inverse], r[v.dxn], r[dx], r[dy],
+                                           r[v.norm.gradient], 1, s.zero_centred, r.store(v.norm.gradient)});
   };
 
   PieceCode& w = p.weight_gradient;

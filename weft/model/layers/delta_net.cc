@@ -164,9 +164,8 @@ ValueId add_delta_net(ModuleBuilder& b, const DeltaNetSpec& spec, ValueId x) {
   g.run = [=](const Run& r) {
     const Tensor din = r[v.din], dconv = r[v.dconv];
     r.ops().matmul(r.stream(), {r[dy], r[v.w_out.value], r[v.dgated]});
-    r.ops().gated_norm_weight_gradient(r.stream(),
-                                       {gate(r), r[v.dgated], r[v.head_norm.gradient], r.store(v.head_norm.gradient)});
-    r.ops().gated_norm_backward(r.stream(), {gate(r), r[v.dgated], r[v.dread], s.z(din)});
+    r.ops().gated_norm_backward(r.stream(), {gate(r), r[v.dgated], r[v.dread], s.z(din), r[v.head_norm.gradient],
+                                             r.store(v.head_norm.gradient)});
     DeltaRuleBackward back{
         rule(r, v, s, spec, length), r[v.dread], s.q(dconv), s.k(dconv), s.v(dconv), s.alpha(din), s.beta(din)};
     back.dA_log = r[v.A_log.gradient];
@@ -183,10 +182,8 @@ ValueId add_delta_net(ModuleBuilder& b, const DeltaNetSpec& spec, ValueId x) {
                                                {convolve, dconv, r[v.w_conv.gradient], {}, r.store(v.w_conv.gradient)});
     r.ops().causal_convolution_backward(r.stream(), {convolve, dconv, s.qkv(din)});
     r.ops().matmul(r.stream(), {din, r[v.w_in.value], r[v.dxn]});
-    r.ops().rms_norm_weight_gradient(r.stream(),
-                                     {r[x], r[v.inverse], r[v.dxn], r[v.norm.gradient], 1, r.store(v.norm.gradient)});
-    r.ops().rms_norm_backward(r.stream(),
-                              {r[x], r[v.norm.value], r[v.inverse], r[v.dxn], r[dx], r[dy], 1, zero_centred});
+    r.ops().rms_norm_backward(r.stream(), {r[x], r[v.norm.value], r[v.inverse], r[v.dxn], r[dx], r[dy],
+                                           r[v.norm.gradient], 1, zero_centred, r.store(v.norm.gradient)});
   };
 
   p.weight_gradient = {

@@ -154,9 +154,8 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
     r.ops().router_backward(r.stream(), {router, r[scores], r[weights], r[indices], r[dweights], r[dlogits]});
     balance.add_gradients(r, dlogits);
     r.ops().matmul(r.stream(), {r[dlogits], r[w.value], r[dxn], Transposed::no, Transposed::no, Store::add});
-    r.ops().rms_norm_weight_gradient(r.stream(),
-                                     {r[x], r[inverse], r[dxn], r[norm.gradient], 1, r.store(norm.gradient)});
-    r.ops().rms_norm_backward(r.stream(), {r[x], r[norm.value], r[inverse], r[dxn], r[dx], r[dy], 1, zero_centred});
+    r.ops().rms_norm_backward(r.stream(), {r[x], r[norm.value], r[inverse], r[dxn], r[dx], r[dy], r[norm.gradient], 1,
+                                           zero_centred, r.store(norm.gradient)});
   };
 
   p.weight_gradient = {{{dlogits}, {v.xn}, {w.gradient, Access::add}}, [=](const Run& r) {

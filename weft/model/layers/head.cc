@@ -26,11 +26,10 @@ ValueId add_final_norm(ModuleBuilder& b, ValueId x, int depth) {
   p.forward = {{{x}, {w.value}, {y, Access::write}, {inverse, Access::write}}, [=](const Run& r) {
                  r.ops().rms_norm(r.stream(), {r[x], r[w.value], r[y], r[inverse], 1, eps, zero_centred});
                }};
-  p.backward = {
-      {{dy}, {x}, {inverse}, {w.value}, {dx, Access::write}, {w.gradient, Access::add}}, [=](const Run& r) {
-        r.ops().rms_norm_weight_gradient(r.stream(), {r[x], r[inverse], r[dy], r[w.gradient], 1, r.store(w.gradient)});
-        r.ops().rms_norm_backward(r.stream(), {r[x], r[w.value], r[inverse], r[dy], r[dx], {}, 1, zero_centred});
-      }};
+  p.backward = {{{dy}, {x}, {inverse}, {w.value}, {dx, Access::write}, {w.gradient, Access::add}}, [=](const Run& r) {
+                  r.ops().rms_norm_backward(r.stream(), {r[x], r[w.value], r[inverse], r[dy], r[dx], Tensor{},
+                                                         r[w.gradient], 1, zero_centred, r.store(w.gradient)});
+                }};
   return y;
 }
 

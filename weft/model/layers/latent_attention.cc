@@ -221,8 +221,8 @@ ValueId add_latent_attention(ModuleBuilder& b, const LatentAttentionSpec& spec, 
   g.run = [=](const Run& r) {
     const auto norm_back = [&](const Tensor& in, ParameterValues w, ValueId inverse, ValueId d, const Tensor& out,
                                const Tensor& residual) {
-      r.ops().rms_norm_weight_gradient(r.stream(), {in, r[inverse], r[d], r[w.gradient], 1, r.store(w.gradient)});
-      r.ops().rms_norm_backward(r.stream(), {in, r[w.value], r[inverse], r[d], out, residual, 1, s.zero_centred});
+      r.ops().rms_norm_backward(r.stream(), {in, r[w.value], r[inverse], r[d], out, residual, r[w.gradient], 1,
+                                             s.zero_centred, r.store(w.gradient)});
     };
     const Tensor down = r[v.down], ddown = r[v.ddown], dkv = r[v.dkv];
     const Tensor dq = low_rank ? r[v.dq] : s.a(ddown);

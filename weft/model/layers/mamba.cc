@@ -159,9 +159,8 @@ ValueId add_mamba(ModuleBuilder& b, const MambaSpec& spec, ValueId x) {
   g.run = [=](const Run& r) {
     const Tensor din = r[v.din], dconv = r[v.dconv];
     r.ops().matmul(r.stream(), {r[dy], r[v.w_out.value], r[v.dgated]});
-    r.ops().gated_norm_weight_gradient(r.stream(),
-                                       {gate(r), r[v.dgated], r[v.gate_norm.gradient], r.store(v.gate_norm.gradient)});
-    r.ops().gated_norm_backward(r.stream(), {gate(r), r[v.dgated], r[v.dscanned], s.z(din)});
+    r.ops().gated_norm_backward(r.stream(), {gate(r), r[v.dgated], r[v.dscanned], s.z(din), r[v.gate_norm.gradient],
+                                             r.store(v.gate_norm.gradient)});
     StateScanBackward back{scan(r, v, s, spec, length), r[v.dscanned], s.x(dconv), s.B(dconv), s.C(dconv), s.dt(din)};
     back.dA_log = r[v.A_log.gradient];
     back.ddt_bias = r[v.dt_bias.gradient];
@@ -176,10 +175,8 @@ ValueId add_mamba(ModuleBuilder& b, const MambaSpec& spec, ValueId x) {
                      r.store(v.w_conv.gradient)});
     r.ops().causal_convolution_backward(r.stream(), {convolve, dconv, s.xbc(din)});
     r.ops().matmul(r.stream(), {din, r[v.w_in.value], r[v.dxn]});
-    r.ops().rms_norm_weight_gradient(r.stream(),
-                                     {r[x], r[v.inverse], r[v.dxn], r[v.norm.gradient], 1, r.store(v.norm.gradient)});
-    r.ops().rms_norm_backward(r.stream(),
-                              {r[x], r[v.norm.value], r[v.inverse], r[v.dxn], r[dx], r[dy], 1, zero_centred});
+    r.ops().rms_norm_backward(r.stream(), {r[x], r[v.norm.value], r[v.inverse], r[v.dxn], r[dx], r[dy],
+                                           r[v.norm.gradient], 1, zero_centred, r.store(v.norm.gradient)});
   };
 
   p.weight_gradient = {

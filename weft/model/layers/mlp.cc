@@ -80,9 +80,8 @@ ValueId add_mlp(ModuleBuilder& b, const MlpSpec& spec, ValueId x) {
     r.ops().matmul(r.stream(), {r[dy], r[w2.value], r[da]});
     r.ops().activation_backward(r.stream(), {act, r[h], {}, r[da], r[dh]});
     r.ops().matmul(r.stream(), {r[dh], r[w1.value], r[dxn]});
-    r.ops().rms_norm_weight_gradient(r.stream(),
-                                     {r[x], r[inverse], r[dxn], r[norm.gradient], 1, r.store(norm.gradient)});
-    r.ops().rms_norm_backward(r.stream(), {r[x], r[norm.value], r[inverse], r[dxn], r[dx], r[dy], 1, zero_centred});
+    r.ops().rms_norm_backward(r.stream(), {r[x], r[norm.value], r[inverse], r[dxn], r[dx], r[dy], r[norm.gradient], 1,
+                                           zero_centred, r.store(norm.gradient)});
   };
 
   p.weight_gradient.uses = {{dy}, {a}, {dh}, {xn}, {w2.gradient, Access::add}, {w1.gradient, Access::add}};

@@ -52,15 +52,11 @@ ValueId add_mtp_input(ModuleBuilder& b, int depth, ValueId h, ParameterValues em
     r.ops().embedding(r.stream(), {r[tokens], r[embedding.value], r[again]});  // cheaper than keeping it
     r.ops().matmul(r.stream(), {r[dy], r[w.value], r[djoined]});
     const Tensor d = r[djoined], from_e = d.slice_columns(0, H), from_h = d.slice_columns(H, H);
-    r.ops().rms_norm_weight_gradient(r.stream(),
-                                     {r[again], r[e_inverse], from_e, r[norm_e.gradient], 1, r.store(norm_e.gradient)});
-    r.ops().rms_norm_weight_gradient(r.stream(),
-                                     {r[h], r[h_inverse], from_h, r[norm_h.gradient], 1, r.store(norm_h.gradient)});
-    r.ops().rms_norm_backward(r.stream(),
-                              {r[again], r[norm_e.value], r[e_inverse], from_e, r[de], {}, 1, zero_centred});
+    r.ops().rms_norm_backward(r.stream(), {r[again], r[norm_e.value], r[e_inverse], from_e, r[de], Tensor{},
+                                           r[norm_e.gradient], 1, zero_centred, r.store(norm_e.gradient)});
     const Tensor before = r.store(dh) == Store::add ? r[dh] : Tensor{};
-    r.ops().rms_norm_backward(r.stream(),
-                              {r[h], r[norm_h.value], r[h_inverse], from_h, r[dh], before, 1, zero_centred});
+    r.ops().rms_norm_backward(r.stream(), {r[h], r[norm_h.value], r[h_inverse], from_h, r[dh], before,
+                                           r[norm_h.gradient], 1, zero_centred, r.store(norm_h.gradient)});
   };
 
   p.weight_gradient = {

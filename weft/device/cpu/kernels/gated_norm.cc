@@ -58,7 +58,7 @@ void forward(Stream& stream, const GatedNorm& op) {
 // gate_first: with u = x silu(z), v = dy weight:  du = inverse v - u inverse^3 mean(v u);  dx = du silu(z),
 // dz = du x silu'(z). Otherwise with v = dy weight silu(z) the same for x, and dz = dy weight x inverse silu'(z).
 template <bool gate_first, class T, class W>
-void backward(Stream& stream, const GatedNormBackward& op) {
+void input_gradients(Stream& stream, const GatedNormBackward& op) {
   using Acc = Accumulator<T>;
   const GatedNorm& f = op.forward;
   const Parts parts = parts_of("gated_norm_backward", f, f.weight);
@@ -97,10 +97,10 @@ void backward(Stream& stream, const GatedNormBackward& op) {
 
 // Where the parts share their weights, a part is a row of the sum. Both kinds: dy x silu(z) inverse.
 template <class T, class G>
-void weight_gradient(Stream& stream, const GatedNormWeightGradient& op) {
+void weight_gradient(Stream& stream, const GatedNormBackward& op) {
   using Acc = Accumulator<T>;
   const GatedNorm& f = op.forward;
-  const Parts parts = parts_of("gated_norm_weight_gradient", f, op.dweight);
+  const Parts parts = parts_of("gated_norm_backward", f, op.dweight);
   const bool shared = parts.weight_step == 0;
   const std::int64_t width = parts.width;
   const std::int64_t rows = f.x.rows() * (shared ? parts.count : 1);
@@ -153,19 +153,15 @@ void gated_norm_backward(Stream& stream, const GatedNormBackward& op) {
   const GatedNorm& f = op.forward;
   for (const Tensor* tensor : {&op.dy, &op.dx, &op.dz})
     require(same_size(f.x, *tensor) && f.x.dtype == tensor->dtype, name, "x, dy, dx and dz differ in shape or dtype");
+  require(f.weight.shape.elements() == op.dweight.shape.elements(), name, "weight and dweight differ in length");
+  // First: dx or dz may take dy's place.
+  with_storage_and(name, op.dy.dtype, op.dweight.dtype, [&](auto t, auto g) {
+    weight_gradient<typename decltype(t)::type, typename decltype(g)::type>(stream, op);
+  });
   with_storage_and(name, f.x.dtype, f.weight.dtype, [&](auto t, auto w) {
     using T = typename decltype(t)::type;
     using W = typename decltype(w)::type;
-    f.gate_first ? backward<true, T, W>(stream, op) : backward<false, T, W>(stream, op);
-  });
-}
-
-void gated_norm_weight_gradient(Stream& stream, const GatedNormWeightGradient& op) {
-  constexpr const char* name = "gated_norm_weight_gradient";
-  require(same_size(op.forward.x, op.dy) && op.forward.x.dtype == op.dy.dtype, name,
-          "x and dy differ in shape or dtype");
-  with_storage_and(name, op.dy.dtype, op.dweight.dtype, [&](auto t, auto g) {
-    weight_gradient<typename decltype(t)::type, typename decltype(g)::type>(stream, op);
+    f.gate_first ? input_gradients<true, T, W>(stream, op) : input_gradients<false, T, W>(stream, op);
   });
 }
 

@@ -1,4 +1,4 @@
-// rms_norm, its input gradient and its weight gradient.
+// rms_norm and its gradients.
 #include <cmath>
 
 #include "weft/device/cpu/kernels/column_sums.h"
@@ -57,7 +57,7 @@ void forward(Stream& stream, const RmsNorm& op) {
 
 // With u = dy * weight:  dx = inverse * u - x * inverse^3 * mean(u * x).
 template <class T, class W>
-void backward(Stream& stream, const RmsNormBackward& op) {
+void input_gradient(Stream& stream, const RmsNormBackward& op) {
   using Acc = Accumulator<T>;
   const Parts parts = parts_of("rms_norm_backward", op.x, op.weight, op.groups);
   check_inverse<Acc>("rms_norm_backward", op.inverse, op.x, op.groups);
@@ -95,10 +95,10 @@ void backward(Stream& stream, const RmsNormBackward& op) {
 
 // Where the parts share their weights, a part is a row of the sum.
 template <class T, class G>
-void weight_gradient(Stream& stream, const RmsNormWeightGradient& op) {
+void weight_gradient(Stream& stream, const RmsNormBackward& op) {
   using Acc = Accumulator<T>;
-  const Parts parts = parts_of("rms_norm_weight_gradient", op.x, op.dweight, op.groups);
-  check_inverse<Acc>("rms_norm_weight_gradient", op.inverse, op.x, op.groups);
+  const Parts parts = parts_of("rms_norm_backward", op.x, op.dweight, op.groups);
+  check_inverse<Acc>("rms_norm_backward", op.inverse, op.x, op.groups);
   const Acc* inverses = op.inverse.as<Acc>();
   const bool shared = parts.weight_step == 0;
   const std::int64_t width = parts.width;
@@ -139,16 +139,14 @@ void rms_norm_backward(Stream& stream, const RmsNormBackward& op) {
           "rms_norm_backward", "x, dy and dx differ in shape or dtype");
   require(!op.residual.given() || (same_size(op.x, op.residual) && op.x.dtype == op.residual.dtype),
           "rms_norm_backward", "x and the residual differ in shape or dtype");
-  with_storage_and("rms_norm_backward", op.x.dtype, op.weight.dtype, [&](auto t, auto w) {
-    backward<typename decltype(t)::type, typename decltype(w)::type>(stream, op);
-  });
-}
-
-void rms_norm_weight_gradient(Stream& stream, const RmsNormWeightGradient& op) {
-  require(same_size(op.x, op.dy) && op.x.dtype == op.dy.dtype, "rms_norm_weight_gradient",
-          "x and dy differ in shape or dtype");
-  with_storage_and("rms_norm_weight_gradient", op.x.dtype, op.dweight.dtype, [&](auto t, auto g) {
+  require(op.weight.shape.elements() == op.dweight.shape.elements(), "rms_norm_backward",
+          "weight and dweight differ in length");
+  // First: dx may take dy's place.
+  with_storage_and("rms_norm_backward", op.x.dtype, op.dweight.dtype, [&](auto t, auto g) {
     weight_gradient<typename decltype(t)::type, typename decltype(g)::type>(stream, op);
+  });
+  with_storage_and("rms_norm_backward", op.x.dtype, op.weight.dtype, [&](auto t, auto w) {
+    input_gradient<typename decltype(t)::type, typename decltype(w)::type>(stream, op);
   });
 }
 

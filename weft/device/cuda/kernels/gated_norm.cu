@@ -1,8 +1,7 @@
 // gated_norm, its gradients, and l2_norm: a warp or a block for each part of a row.
 #include "weft/device/cuda/kernels/activation_kinds.cuh"
-#include "weft/device/cuda/kernels/column_sums.cuh"
+#include "weft/device/cuda/kernels/norm_gradients.cuh"
 #include "weft/device/cuda/kernels/quick.cuh"
-#include "weft/device/cuda/kernels/row_parts.cuh"
 #include "weft/device/cuda/table.h"
 #include "weft/device/operations/recurrent.h"
 
@@ -43,50 +42,6 @@ __global__ void gated_forward(Rows<const T> xs, Rows<const T> zs, const W* weigh
   }
 }
 
-// gate_first: with u = x silu(z), v = dy weight:  du = inverse v - u inverse^3 mean(v u);  dx = du silu(z),
-// dz = du x silu'(z). Otherwise with v = dy weight silu(z) the same for x, and dz = dy weight x inverse silu'(z).
-template <int threads, int V, class T, class W>
-__global__ void gated_backward(Rows<const T> xs, Rows<const T> zs, const W* weights, const float* inverses,
-                               Rows<const T> dys, Rows<T> dxs, Rows<T> dzs, Parts parts, bool gate_first) {
-  const std::int64_t index = part_index();
-  if (index >= parts.rows * parts.count) return;
-  const std::int64_t r = index / parts.count, part = index % parts.count, offset = part * parts.width;
-  const T *x = xs[r] + offset, *z = zs[r] + offset, *dy = dys[r] + offset;
-  const W* weight = weights + part * parts.weight_step;
-  const float inverse = inverses[index];
-  float dot = 0, a[V], b[V], w[V], d[V];
-  for (std::int64_t j = threadIdx.x * V; j < parts.width; j += threads * V) {
-    load<V>(x + j, a);
-    load<V>(z + j, b);
-    load<V>(weight + j, w);
-    load<V>(dy + j, d);
-#pragma unroll
-    for (int i = 0; i < V; ++i) dot += d[i] * w[i] * a[i] * (b[i] * sigmoid(b[i]));
-  }
-  dot = part_sum<threads>(dot);
-  const float along = inverse * inverse * inverse * dot / static_cast<float>(parts.width);
-  for (std::int64_t j = threadIdx.x * V; j < parts.width; j += threads * V) {
-    load<V>(x + j, a);
-    load<V>(z + j, b);
-    load<V>(weight + j, w);
-    load<V>(dy + j, d);
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      const float s = sigmoid(b[i]), gate = b[i] * s, slope = s + gate * (1.0f - s), v = d[i] * w[i];
-      if (gate_first) {
-        const float du = inverse * v - a[i] * gate * along;
-        b[i] = du * a[i] * slope;
-        a[i] = du * gate;
-      } else {
-        b[i] = v * a[i] * inverse * slope;
-        a[i] = inverse * v * gate - a[i] * along;
-      }
-    }
-    store<V>(dxs[r] + offset + j, a);
-    store<V>(dzs[r] + offset + j, b);
-  }
-}
-
 // The same with everything read once, before the first sum.
 template <int threads, int count, class T, class W>
 __global__ void __launch_bounds__(threads* few_parts<threads>)
@@ -118,77 +73,33 @@ __global__ void __launch_bounds__(threads* few_parts<threads>)
       [&](int i) { store<pack>(ys[r] + offset + x.place(i), v); });
 }
 
-template <int threads, int count, class T, class W>
-__global__ void __launch_bounds__(threads* few_parts<threads>)
-    held_gated_backward(Rows<const T> xs, Rows<const T> zs, const W* weights, const float* inverses, Rows<const T> dys,
-                        Rows<T> dxs, Rows<T> dzs, Parts parts, bool gate_first) {
-  const std::int64_t index = part_index();
-  if (index >= parts.rows * parts.count) return;
-  const std::int64_t r = index / parts.count, part = index % parts.count, offset = part * parts.width;
-  const int width = static_cast<int>(parts.width);
-  Held<T, threads, count> x, z, dy;
-  Held<W, threads, count> weight;
-  x.read(xs[r] + offset, width);
-  z.read(zs[r] + offset, width);
-  dy.read(dys[r] + offset, width);
-  weight.read(weights + part * parts.weight_step, width);
-  const float inverse = inverses[index];
-  float dot = 0, dx[pack], dz[pack];
-  over_held<threads, count>(
-      width, [&](int i, int e) { dot += dy(i, e) * weight(i, e) * x(i, e) * (z(i, e) * quick_sigmoid(z(i, e))); },
-      [](int) {});
-  dot = part_sum<threads>(dot);
-  const float along = inverse * inverse * inverse * dot / static_cast<float>(width);
-  over_held<threads, count>(
-      width,
-      [&](int i, int e) {
-        const float a = x(i, e), s = quick_sigmoid(z(i, e)), gate = z(i, e) * s, slope = s + gate * (1.0f - s);
-        const float v = dy(i, e) * weight(i, e);
-        if (gate_first) {
-          const float du = inverse * v - a * gate * along;
-          dz[e] = du * a * slope;
-          dx[e] = du * gate;
-        } else {
-          dz[e] = v * a * inverse * slope;
-          dx[e] = inverse * v * gate - a * along;
-        }
-      },
-      [&](int i) {
-        store<pack>(dxs[r] + offset + x.place(i), dx);
-        store<pack>(dzs[r] + offset + x.place(i), dz);
-      });
-}
-
-// Of the weight's gradient. Where the parts share their weights, a part is a row of the sum.
-template <class T>
-struct GatedTerm {
-  Rows<const T> x, z, dy;
-  const float* inverse;
-  unsigned parts, width;
-  bool shared;
-  __device__ float operator()(std::int64_t r, std::int64_t c) const {
-    const std::int64_t row = shared ? static_cast<unsigned>(r) / parts : r;
-    const std::int64_t part = shared ? r - row * parts : static_cast<unsigned>(c) / width;
-    const std::int64_t at = shared ? part * width + c : c;
-    const float gate = widen(z[row][at]);
-    return widen(dy[row][at]) * widen(x[row][at]) * (gate * sigmoid(gate)) * inverse[row * parts + part];
-  }
-  // Eight columns, of one part; for weights that are not shared.
-  static constexpr int at_once = 2;
-  struct Words {
-    Pack<T, pack> x, z, dy;
-    float scale;
-  };
-  __device__ Words read(std::int64_t r, std::int64_t c) const {
-    return {read_once<pack>(x[r] + c), read_once<pack>(z[r] + c), read_once<pack>(dy[r] + c),
-            inverse[r * parts + static_cast<unsigned>(c) / width]};
-  }
-  __device__ static void add(const Words& words, float (&sum)[pack]) {
-#pragma unroll
-    for (int i = 0; i < pack; ++i) {
-      const float gate = widen(words.z, i);
-      sum[i] += widen(words.dy, i) * widen(words.x, i) * (gate * quick_sigmoid(gate)) * words.scale;
+// gate_first: with u = x silu(z), d = dy weight:  du = inverse d - u inverse^3 mean(d u);  dx = du silu(z),
+// dz = du x silu'(z). Otherwise with d = dy weight silu(z) the same for x, and dz = dy weight x inverse silu'(z).
+template <class T, class W>
+struct GatedGradients {
+  using Element = T;
+  using Weight = W;
+  static constexpr int inputs = 3, outputs = 2;
+  Rows<const T> in[inputs];  // x, z, dy
+  Rows<T> out[outputs];      // dx, dz
+  const W* weights;
+  const float* inverses;
+  bool gate_first;
+  __device__ static float share(float z) { return sizeof(T) == 2 ? quick_sigmoid(z) : sigmoid(z); }
+  __device__ float dot(const float (&v)[inputs], float w) const { return v[2] * w * v[0] * (v[1] * share(v[1])); }
+  __device__ void gradients(const float (&v)[inputs], float w, float inverse, float along, float (&to)[2]) const {
+    const float x = v[0], s = share(v[1]), gate = v[1] * s, slope = s + gate * (1.0f - s), d = v[2] * w;
+    if (gate_first) {
+      const float du = inverse * d - x * gate * along;
+      to[0] = du * gate;
+      to[1] = du * x * slope;
+    } else {
+      to[0] = inverse * d * gate - x * along;
+      to[1] = d * x * inverse * slope;
     }
+  }
+  __device__ float weight_term(const float (&v)[inputs], float inverse) const {
+    return v[2] * v[0] * (v[1] * share(v[1])) * inverse;
   }
 };
 
@@ -294,56 +205,21 @@ void gated_norm_backward(Stream& stream, const GatedNormBackward& op) {
   const GatedNorm& f = op.forward;
   for (const Tensor* tensor : {&op.dy, &op.dx, &op.dz})
     require(same_size(f.x, *tensor) && f.x.dtype == tensor->dtype, name, "x, dy, dx and dz differ in shape or dtype");
+  require(f.weight.shape.elements() == op.dweight.shape.elements(), name, "weight and dweight differ in length");
   const Parts parts = gated_parts(name, f, f.weight);
-  if (parts.rows == 0) return;
+  const bool packed = packs(parts.width, {&f.x, &f.z, &op.dy, &op.dx, &op.dz, &f.weight});
   with_storage_and(name, f.x.dtype, f.weight.dtype, [&](auto t, auto u) {
     using T = typename decltype(t)::type;
     using W = typename decltype(u)::type;
-    const bool held = with_held<T>(
-        parts, packs(parts.width, {&f.x, &f.z, &op.dy, &op.dx, &op.dz, &f.weight}), [&](auto threads, auto count) {
-          constexpr int n = decltype(threads)::value;
-          const Launch l = held_launch<n, few_parts<n>>(parts);
-          held_gated_backward<n, decltype(count)::value, T, W><<<l.grid, l.block, 0, cuda_stream(stream).handle()>>>(
-              rows_of<const T>(f.x), rows_of<const T>(f.z), f.weight.as<W>(), f.inverse.as<float>(),
-              rows_of<const T>(op.dy), rows_of<T>(op.dx), rows_of<T>(op.dz), parts, f.gate_first);
-          launched(name);
-        });
-    if (held) return;
-    with_pack(parts.width, {&f.x, &f.z, &op.dy, &op.dx, &op.dz, &f.weight}, [&](auto v) {
-      with_threads(parts, [&](auto threads) {
-        constexpr int V = decltype(v)::value, n = decltype(threads)::value;
-        const Launch l = launch_of<n>(parts);
-        gated_backward<n, V, T, W><<<l.grid, l.block, 0, cuda_stream(stream).handle()>>>(
-            rows_of<const T>(f.x), rows_of<const T>(f.z), f.weight.as<W>(), f.inverse.as<float>(),
-            rows_of<const T>(op.dy), rows_of<T>(op.dx), rows_of<T>(op.dz), parts, f.gate_first);
-        launched(name);
-      });
+    const GatedGradients<T, W> gradients{{rows_of<const T>(f.x), rows_of<const T>(f.z), rows_of<const T>(op.dy)},
+                                         {rows_of<T>(op.dx), rows_of<T>(op.dz)},
+                                         f.weight.as<W>(),
+                                         f.inverse.as<float>(),
+                                         f.gate_first};
+    with_storage_and(name, f.x.dtype, op.dweight.dtype, [&](auto, auto g) {
+      queue_gradients<typename decltype(g)::type>(name, cuda_stream(stream), gradients, parts, packed, op.dweight,
+                                                  op.store);
     });
-  });
-}
-
-void gated_norm_weight_gradient(Stream& stream, const GatedNormWeightGradient& op) {
-  constexpr const char* name = "gated_norm_weight_gradient";
-  const GatedNorm& f = op.forward;
-  require(same_size(f.x, op.dy) && f.x.dtype == op.dy.dtype, name, "x and dy differ in shape or dtype");
-  const Parts parts = gated_parts(name, f, op.dweight);
-  require(parts.rows * parts.count < std::int64_t{1} << 32, name, "more than 4 billion parts");
-  const bool shared = parts.weight_step == 0;
-  with_storage_and(name, op.dy.dtype, op.dweight.dtype, [&](auto t, auto u) {
-    using T = typename decltype(t)::type;
-    using Y = typename decltype(u)::type;
-    const GatedTerm<T> term{rows_of<const T>(f.x),
-                            rows_of<const T>(f.z),
-                            rows_of<const T>(op.dy),
-                            f.inverse.as<float>(),
-                            static_cast<unsigned>(f.groups),
-                            static_cast<unsigned>(std::max<std::int64_t>(parts.width, 1)),
-                            shared};
-    if (!shared && packs(parts.width, {&f.x, &f.z, &op.dy}))
-      return sum_packed_columns<Y>(name, cuda_stream(stream), term, parts.rows, op.dweight.shape.elements(),
-                                   op.dweight.as<Y>(), op.store);
-    sum_columns<Y>(name, cuda_stream(stream), term, parts.rows * (shared ? parts.count : 1),
-                   op.dweight.shape.elements(), nullptr, op.dweight.as<Y>(), op.store);
   });
 }
 

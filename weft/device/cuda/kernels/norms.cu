@@ -1,5 +1,5 @@
-// rms_norm and its input gradient: a warp or a block for each part of a row.
-#include "weft/device/cuda/kernels/row_parts.cuh"
+// rms_norm, a warp or a block for each part of a row, and its gradients.
+#include "weft/device/cuda/kernels/norm_gradients.cuh"
 #include "weft/device/cuda/table.h"
 #include "weft/device/operations/norms.h"
 
@@ -34,41 +34,6 @@ __global__ void norm_forward(Rows<const T> xs, const W* weights, Rows<T> ys, flo
   }
 }
 
-// With u = dy * weight:  dx = inverse * u - x * inverse^3 * mean(u * x).
-template <int threads, int V, class T, class W>
-__global__ void norm_backward(Rows<const T> xs, const W* weights, const float* inverses, Rows<const T> dys, Rows<T> dxs,
-                              Rows<const T> residuals, Parts parts, float shift) {
-  const std::int64_t index = part_index();
-  if (index >= parts.rows * parts.count) return;
-  const std::int64_t r = index / parts.count, part = index % parts.count, offset = part * parts.width;
-  const T *x = xs[r] + offset, *dy = dys[r] + offset;
-  const W* weight = weights + part * parts.weight_step;
-  const float inverse = inverses[index];
-  float dot = 0, v[V], w[V], d[V];
-  for (std::int64_t j = threadIdx.x * V; j < parts.width; j += threads * V) {
-    load<V>(x + j, v);
-    load<V>(weight + j, w);
-    load<V>(dy + j, d);
-#pragma unroll
-    for (int i = 0; i < V; ++i) dot += d[i] * (w[i] + shift) * v[i];
-  }
-  dot = part_sum<threads>(dot);
-  const float along = inverse * inverse * inverse * dot / static_cast<float>(parts.width);
-  for (std::int64_t j = threadIdx.x * V; j < parts.width; j += threads * V) {
-    load<V>(x + j, v);
-    load<V>(weight + j, w);
-    load<V>(dy + j, d);
-#pragma unroll
-    for (int i = 0; i < V; ++i) d[i] = d[i] * (w[i] + shift) * inverse - v[i] * along;
-    if (residuals.data != nullptr) {
-      load<V>(residuals[r] + offset + j, v);
-#pragma unroll
-      for (int i = 0; i < V; ++i) d[i] += v[i];
-    }
-    store<V>(dxs[r] + offset + j, d);
-  }
-}
-
 // The same with everything read once, weights and all before the first sum: nothing waits behind a store.
 template <int threads, int count, class T, class W>
 __global__ void __launch_bounds__(threads* many_parts<threads, count>)
@@ -93,35 +58,24 @@ __global__ void __launch_bounds__(threads* many_parts<threads, count>)
       [&](int i) { store<pack>(y + x.place(i), v); });
 }
 
-template <int threads, int count, bool adds, class T, class W>
-__global__ void __launch_bounds__(threads* many_parts<threads, count>)
-    held_backward(Rows<const T> xs, const W* weights, const float* inverses, Rows<const T> dys, Rows<T> dxs,
-                  Rows<const T> residuals, Parts parts, float shift) {
-  const std::int64_t index = part_index();
-  if (index >= parts.rows * parts.count) return;
-  const std::int64_t r = parts.count == 1 ? index : index / parts.count, part = index - r * parts.count;
-  const std::int64_t offset = part * parts.width;
-  const int width = static_cast<int>(parts.width);
-  Held<T, threads, count> x, dy, residual;
-  Held<W, threads, count> weight;
-  x.read(xs[r] + offset, width);
-  dy.read(dys[r] + offset, width);
-  if constexpr (adds) residual.read(residuals[r] + offset, width);
-  weight.read(weights + part * parts.weight_step, width);
-  const float inverse = inverses[index];
-  float dot = 0, d[pack];
-  over_held<threads, count>(
-      width, [&](int i, int e) { dot += dy(i, e) * (weight(i, e) + shift) * x(i, e); }, [](int) {});
-  dot = part_sum<threads, many_parts<threads, count>>(dot);
-  const float along = inverse * inverse * inverse * dot / static_cast<float>(width);
-  over_held<threads, count>(
-      width,
-      [&](int i, int e) {
-        d[e] = dy(i, e) * (weight(i, e) + shift) * inverse - x(i, e) * along;
-        if constexpr (adds) d[e] += residual(i, e);
-      },
-      [&](int i) { store<pack>(dxs[r] + offset + x.place(i), d); });
-}
+// With u = dy * weight:  dx = (residual +) inverse * u - x * inverse^3 * mean(u * x).
+template <class T, class W, bool adds>
+struct RmsGradients {
+  using Element = T;
+  using Weight = W;
+  static constexpr int inputs = adds ? 3 : 2, outputs = 1;
+  Rows<const T> in[inputs];  // x, dy, residual
+  Rows<T> out[outputs];
+  const W* weights;
+  const float* inverses;
+  float shift;
+  __device__ float dot(const float (&v)[inputs], float w) const { return v[1] * (w + shift) * v[0]; }
+  __device__ void gradients(const float (&v)[inputs], float w, float inverse, float along, float (&to)[1]) const {
+    to[0] = v[1] * (w + shift) * inverse - v[0] * along;
+    if constexpr (adds) to[0] += v[2];
+  }
+  __device__ float weight_term(const float (&v)[inputs], float inverse) const { return v[1] * v[0] * inverse; }
+};
 
 }  // namespace
 
@@ -163,32 +117,27 @@ void rms_norm_backward(Stream& stream, const RmsNormBackward& op) {
           name, "x, dy and dx differ in shape or dtype");
   require(!op.residual.given() || (same_size(op.x, op.residual) && op.x.dtype == op.residual.dtype), name,
           "x and the residual differ in shape or dtype");
+  require(op.weight.shape.elements() == op.dweight.shape.elements(), name, "weight and dweight differ in length");
   const Parts parts = parts_of(name, op.x, op.weight, op.groups);
-  if (parts.rows == 0) return;
   check_inverse(name, op.inverse, op.x, op.groups);
+  const bool packed = packs(parts.width, {&op.x, &op.dy, &op.dx, &op.weight, &op.residual});
   with_storage_and(name, op.x.dtype, op.weight.dtype, [&](auto t, auto u) {
     using T = typename decltype(t)::type;
     using W = typename decltype(u)::type;
-    const bool packed = packs(parts.width, {&op.x, &op.dy, &op.dx, &op.weight, &op.residual});
-    const bool held = with_held<T>(parts, packed, [&](auto threads, auto count) {
-      constexpr int n = decltype(threads)::value, m = decltype(count)::value;
-      const Launch l = held_launch<n, many_parts<n, m>>(parts);
-      const auto kernel = op.residual.given() ? held_backward<n, m, true, T, W> : held_backward<n, m, false, T, W>;
-      kernel<<<l.grid, l.block, 0, cuda_stream(stream).handle()>>>(
-          rows_of<const T>(op.x), op.weight.as<W>(), op.inverse.as<float>(), rows_of<const T>(op.dy), rows_of<T>(op.dx),
-          rows_of<const T>(op.residual), parts, op.zero_centred ? 1.0f : 0.0f);
-      launched(name);
-    });
-    if (held) return;
-    with_pack(parts.width, {&op.x, &op.dy, &op.dx, &op.weight, &op.residual}, [&](auto v) {
-      with_threads(parts, [&](auto threads) {
-        constexpr int V = decltype(v)::value, n = decltype(threads)::value;
-        const Launch l = launch_of<n>(parts);
-        norm_backward<n, V, T, W><<<l.grid, l.block, 0, cuda_stream(stream).handle()>>>(
-            rows_of<const T>(op.x), op.weight.as<W>(), op.inverse.as<float>(), rows_of<const T>(op.dy),
-            rows_of<T>(op.dx), rows_of<const T>(op.residual), parts, op.zero_centred ? 1.0f : 0.0f);
-        launched(name);
-      });
+    const Rows<const T> x = rows_of<const T>(op.x), dy = rows_of<const T>(op.dy);
+    const Rows<T> dx = rows_of<T>(op.dx);
+    const auto* weights = op.weight.as<W>();
+    const auto* inverses = op.inverse.as<float>();
+    const float shift = op.zero_centred ? 1.0f : 0.0f;
+    with_storage_and(name, op.x.dtype, op.dweight.dtype, [&](auto, auto g) {
+      const auto queue = [&](const auto& gradients) {
+        queue_gradients<typename decltype(g)::type>(name, cuda_stream(stream), gradients, parts, packed, op.dweight,
+                                                    op.store);
+      };
+      if (op.residual.given())
+        queue(RmsGradients<T, W, true>{{x, dy, rows_of<const T>(op.residual)}, {dx}, weights, inverses, shift});
+      else
+        queue(RmsGradients<T, W, false>{{x, dy}, {dx}, weights, inverses, shift});
     });
   });
 }

@@ -1,8 +1,7 @@
-// column_sum, grouped_column_sum, rms_norm_weight_gradient: sums down the rows.
+// column_sum and grouped_column_sum: sums down the rows.
 #include "weft/device/cuda/kernels/column_sums.cuh"
 #include "weft/device/cuda/table.h"
 #include "weft/device/operations/matmul.h"
-#include "weft/device/operations/norms.h"
 
 namespace weft::cuda {
 
@@ -12,42 +11,6 @@ template <class T>
 struct Element {
   Rows<const T> x;
   __device__ float operator()(std::int64_t r, std::int64_t c) const { return widen(x[r][c]); }
-};
-
-// Of the weight's gradient: dy * x * inverse, for a norm of whole rows.
-template <class T>
-struct RowTerm {
-  Rows<const T> x, dy;
-  const float* inverse;
-  __device__ float operator()(std::int64_t r, std::int64_t c) const {
-    return widen(dy[r][c]) * widen(x[r][c]) * inverse[r];
-  }
-  static constexpr int at_once = 4;
-  struct Words {
-    Pack<T, pack> x, dy;
-    float scale;
-  };
-  __device__ Words read(std::int64_t r, std::int64_t c) const {
-    return {read_once<pack>(x[r] + c), read_once<pack>(dy[r] + c), inverse[r]};
-  }
-  __device__ static void add(const Words& words, float (&sum)[pack]) {
-#pragma unroll
-    for (int i = 0; i < pack; ++i) sum[i] += widen(words.dy, i) * widen(words.x, i) * words.scale;
-  }
-};
-// For a norm of parts. Where they share their weights, a part is a row of the sum.
-template <class T>
-struct PartTerm {
-  Rows<const T> x, dy;
-  const float* inverse;
-  int parts, part_width;
-  bool shared;
-  __device__ float operator()(std::int64_t r, std::int64_t c) const {
-    const std::int64_t row = shared ? static_cast<unsigned>(r) / static_cast<unsigned>(parts) : r;
-    const std::int64_t part = shared ? r - row * parts : static_cast<unsigned>(c) / static_cast<unsigned>(part_width);
-    const std::int64_t at = shared ? part * part_width + c : c;
-    return widen(dy[row][at]) * widen(x[row][at]) * inverse[row * parts + part];
-  }
 };
 
 // Of a bias's gradient, where rows carry a weight.
@@ -122,35 +85,6 @@ void grouped_bias_gradient(Stream& stream, const GroupedBiasGradient& op) {
     sum_each_group<typename decltype(u)::type>(name, cuda_stream(stream),
                                                ScaledElement<T>{rows_of<const T>(op.dy), op.scale.as<float>()}, op.dy,
                                                op.groups, op.dbias, op.store);
-  });
-}
-
-void rms_norm_weight_gradient(Stream& stream, const RmsNormWeightGradient& op) {
-  constexpr const char* name = "rms_norm_weight_gradient";
-  require(same_size(op.x, op.dy) && op.x.dtype == op.dy.dtype, name, "x and dy differ in shape or dtype");
-  const std::int64_t columns = columns_of(op.x), weights = op.dweight.shape.elements();
-  require(op.x.rows() == 0 || columns % op.groups == 0, name, "a row does not divide into its parts");
-  const std::int64_t part_width = std::max<std::int64_t>(columns / op.groups, 1);
-  require(op.x.rows() == 0 || weights == part_width || weights == columns, name,
-          "the weight's length is neither a part's nor a row's");
-  require(op.inverse.dtype == DType::f32 && op.inverse.shape.elements() == op.x.rows() * op.groups, name,
-          "the inverse is not f32 [rows * groups]");
-  const bool shared = weights == part_width;
-  with_storage_and(name, op.x.dtype, op.dweight.dtype, [&](auto t, auto u) {
-    using T = typename decltype(t)::type;
-    using Y = typename decltype(u)::type;
-    const Rows<const T> x = rows_of<const T>(op.x), dy = rows_of<const T>(op.dy);
-    const float* inverse = op.inverse.as<float>();
-    const auto sum = [&](const auto& term, std::int64_t rows) {
-      sum_columns<Y>(name, cuda_stream(stream), term, rows, weights, nullptr, op.dweight.as<Y>(), op.store);
-    };
-    if (op.groups == 1 && packs(columns, {&op.x, &op.dy}))
-      return sum_packed_columns<Y>(name, cuda_stream(stream), RowTerm<T>{x, dy, inverse}, op.x.rows(), weights,
-                                   op.dweight.as<Y>(), op.store);
-    if (op.groups == 1) return sum(RowTerm<T>{x, dy, inverse}, op.x.rows());
-    require(op.x.rows() * op.groups < std::int64_t{1} << 32, name, "more than 4 billion parts");
-    sum(PartTerm<T>{x, dy, inverse, static_cast<int>(op.groups), static_cast<int>(part_width), shared},
-        op.x.rows() * (shared ? op.groups : 1));
   });
 }
 

@@ -103,6 +103,9 @@ void launch_over_rows(const char* operation, CudaStream& stream, const F& f, std
   if (rows == 0 || units == 0) return;
   unsigned wide = 1;
   while (wide < 256 && wide < units) wide *= 2;
+  // Narrower, down to a warp, where fewer threads are without a unit then.
+  for (unsigned less = wide / 2; less >= 32; less /= 2)
+    if (divide_up(units, less) * less < divide_up(units, wide) * wide) wide = less;
   const dim3 block(wide, 256 / wide);
   const dim3 grid(static_cast<unsigned>(std::min<std::int64_t>(divide_up(units, block.x), 1 << 20)),
                   static_cast<unsigned>(std::min<std::int64_t>(divide_up(rows, block.y), 32768)));

@@ -16,8 +16,8 @@ struct NodeTime {
 class Executor {
  public:
   virtual ~Executor() = default;
-  // Returns when the step is done, and rethrows the first error of any lane when all lanes have stopped. on_error is
-  // called at once, from the lane's thread: to end waits of other ranks.
+  // Returns when the step is done and the plan's results are on the host, and rethrows the first error of any lane when
+  // all lanes have stopped. on_error is called at once, from the lane's thread: to end waits of other ranks.
   virtual void run_step(const std::function<void(const std::string&)>& on_error = {}) = 0;
   // Node times of the last step; empty unless asked for.
   virtual void keep_times(bool keep) = 0;

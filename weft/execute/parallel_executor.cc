@@ -209,6 +209,8 @@ void ParallelExecutor::run_step(const std::function<void(const std::string&)>& o
   wait_until(running_, static_cast<std::uint32_t>(lanes_.size()) - 1);
   on_error_ = nullptr;
   if (error_) std::rethrow_exception(error_);
+  plan_.queue_results(stream_);
+  stream_.synchronize();
   if (queues_) read_times();
 }
 

@@ -185,14 +185,19 @@ Tensor PreparedPlan::tensor(ValueId value, int micro_batch) const {
   return Tensor(arena_->data() + memory_.offset[id.index()], info.dtype, info.shape);
 }
 
+std::byte* PreparedPlan::host_of(ValueId value, int micro_batch) const {
+  const std::int64_t offset = host_offsets_[buffer(value, micro_batch).index()];
+  WEFT_CHECK(offset >= 0, "{} does not travel between host and device", plan_.values[value.index()].name);
+  return host_->data() + offset;
+}
+
 void PreparedPlan::write(Stream& stream, ValueId value, int micro_batch, DType dtype, const void* values,
                          std::int64_t count) const {
   const Tensor to = tensor(value, micro_batch);
   WEFT_CHECK(to.dtype == dtype && to.shape.elements() == count, "{} values for {}", count, to_text(to.shape));
-  const std::int64_t offset = host_offsets_[buffer(value, micro_batch).index()];
-  WEFT_CHECK(offset >= 0, "{} is not written from outside", plan_.values[value.index()].name);
-  std::memcpy(host_->data() + offset, values, to.bytes());
-  device_.copy_in(stream, to.data, host_->data() + offset, to.bytes());
+  std::byte* here = host_of(value, micro_batch);
+  std::memcpy(here, values, to.bytes());
+  device_.copy_in(stream, to.data, here, to.bytes());
 }
 
 void PreparedPlan::write_ints(Stream& stream, ValueId value, int micro_batch,
@@ -212,26 +217,25 @@ std::vector<double> PreparedPlan::read(Stream& stream, ValueId value, int micro_
   return unpack(bytes, from.dtype);
 }
 
-std::vector<std::vector<double>> PreparedPlan::read_all(Stream& stream, std::span<const ValueId> values) const {
-  for (ValueId value : values) {
+void PreparedPlan::queue_results(Stream& stream) const {
+  for (ValueId value : results_) {
     const Tensor from = tensor(value);
-    const std::int64_t offset = host_offsets_[buffer(value, -1).index()];
-    WEFT_CHECK(offset >= 0, "{} is no value of the step", plan_.values[value.index()].name);
-    device_.copy_out(stream, host_->data() + offset, from.data, from.bytes());
+    device_.copy_out(stream, host_of(value, -1), from.data, from.bytes());
   }
-  stream.synchronize();
-  std::vector<std::vector<double>> all;
-  for (ValueId value : values) {
-    const Tensor from = tensor(value);
-    const std::byte* here = host_->data() + host_offsets_[buffer(value, -1).index()];
-    all.push_back(unpack(std::span(here, from.bytes()), from.dtype));
-  }
-  return all;
+}
+
+std::vector<double> PreparedPlan::result(ValueId value) const {
+  WEFT_CHECK(std::find(results_.begin(), results_.end(), value) != results_.end(), "{} is not brought to the host",
+             plan_.values[value.index()].name);
+  const Tensor from = tensor(value);
+  return unpack(std::span(host_of(value, -1), from.bytes()), from.dtype);
 }
 
 void run_serially(const PreparedPlan& plan, Stream& stream) {
   for (std::size_t i = 0; i < plan.plan().nodes.size(); ++i)
     plan.run_node(NodeId(static_cast<std::int64_t>(i)), stream, true);
+  plan.queue_results(stream);
+  stream.synchronize();
 }
 
 }  // namespace weft

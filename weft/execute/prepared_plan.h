@@ -49,7 +49,11 @@ class PreparedPlan {
   void write_ints(Stream& stream, ValueId value, int micro_batch, std::span<const std::int32_t> values) const;
   void write_doubles(Stream& stream, ValueId value, std::span<const double> values, int micro_batch = -1) const;  // f64
   std::vector<double> read(Stream& stream, ValueId value, int micro_batch = -1) const;
-  std::vector<std::vector<double>> read_all(Stream& stream, std::span<const ValueId> values) const;  // of the step
+  // Values of the step that the host wants behind each: an executor queues their way to it with the step's work, so that
+  // nobody waits a second time.
+  void set_results(std::vector<ValueId> values) { results_ = std::move(values); }
+  void queue_results(Stream& stream) const;
+  std::vector<double> result(ValueId value) const;  // the last step's, once it is done
   // Bytes of the arena in use at most so far: the end of the furthest buffer that a node has touched.
   std::int64_t arena_high_water() const { return high_water_.load(); }
 
@@ -59,6 +63,7 @@ class PreparedPlan {
   void communicate(const Node& node, Stream& stream, bool wrong_counts) const;
   Tensor tensor_of(BufferId buffer) const { return tensors_[buffer.index()]; }
   BufferId buffer(ValueId value, int micro_batch) const;
+  std::byte* host_of(ValueId value, int micro_batch) const;
   void write(Stream& stream, ValueId value, int micro_batch, DType dtype, const void* values, std::int64_t count) const;
 
   const Module& module_;
@@ -68,6 +73,7 @@ class PreparedPlan {
   std::unique_ptr<Memory> arena_;
   std::unique_ptr<Memory> host_;            // inputs and step values on their way between host and device
   std::vector<std::int64_t> host_offsets_;  // by buffer; -1: it is none of them
+  std::vector<ValueId> results_;
   const RankGroups* groups_;
   std::vector<Tensor> tensors_;   // by buffer
   std::vector<Tensor> bound_;     // by use
@@ -77,7 +83,7 @@ class PreparedPlan {
   const World* world_ = nullptr;
 };
 
-// Runs one node after another, in the order of the list: the oracle.
+// Runs one node after another, in the order of the list: the oracle. Results are on the host in the end.
 void run_serially(const PreparedPlan& plan, Stream& stream);
 
 }  // namespace weft

@@ -159,6 +159,7 @@ void StreamExecutor::queue_step() {
     lane_ends_[lane]->record(*own_[lane]);
     lane_ends_[lane]->wait_on(stream_);
   }
+  plan_.queue_results(stream_);
   stream_.use_processors(device_.processors());
 }
 

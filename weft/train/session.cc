@@ -86,6 +86,7 @@ Session::Session(Device& device, const SessionOptions& options)
     groups_ = std::make_unique<RankGroups>(*ranks.world, device, std::move(members));
   }
   train_ = prepare(module_, std::move(plan), need_.plan);
+  train_->set_results(step_results());
   forget_updates();
   if (options.fault.rank == ranks.rank()) train_->inject(options.fault, ranks.world);
   if (ranks.parallel) {
@@ -242,6 +243,15 @@ std::vector<double> Session::step_values(double learning_rate, double decay, dou
   return values;
 }
 
+std::vector<ValueId> Session::step_results() const {
+  std::vector<ValueId> results{module_.loss};
+  results.insert(results.end(), module_.mtp_losses.begin(), module_.mtp_losses.end());
+  for (ValueId value : {module_.router_losses, module_.indexer_loss})
+    if (value.valid()) results.push_back(value);
+  if (options_.updates) results.push_back(module_.update_values);
+  return results;
+}
+
 namespace {
 
 // Every micro-batch counts the same; within it every counted token does.
@@ -265,26 +275,17 @@ StepResult Session::step(std::span<const MicroBatch> batches, double learning_ra
   const double scale = loss_scale_of(batches) / static_cast<double>(options_.ranks.ranks());
   train_->write_doubles(*stream_, module_.step_values, step_values(learning_rate, decay, scale));
   run_training_plan();
-  std::vector<ValueId> made{module_.loss};
-  for (ValueId loss : module_.mtp_losses) made.push_back(loss);
-  for (ValueId value : {module_.router_losses, module_.indexer_loss})
-    if (value.valid()) made.push_back(value);
-  if (options_.updates) made.push_back(module_.update_values);
-  const std::vector<std::vector<double>> all = train_->read_all(*stream_, made);
-  const auto of = [&](ValueId value) -> const std::vector<double>& {
-    return all[static_cast<std::size_t>(std::find(made.begin(), made.end(), value) - made.begin())];
-  };
   StepResult result;
-  result.loss = of(module_.loss)[0];
-  for (ValueId loss : module_.mtp_losses) result.mtp_losses.push_back(of(loss)[0] / mtp_factor(module_));
+  result.loss = train_->result(module_.loss)[0];
+  for (ValueId loss : module_.mtp_losses) result.mtp_losses.push_back(train_->result(loss)[0] / mtp_factor(module_));
   if (module_.router_losses.valid()) {
-    result.router_losses = of(module_.router_losses);
+    result.router_losses = train_->result(module_.router_losses);
     for (double& loss : result.router_losses) loss /= module_.router_layers;
   }
-  if (module_.indexer_loss.valid()) result.indexer_loss = of(module_.indexer_loss)[0];
+  if (module_.indexer_loss.valid()) result.indexer_loss = train_->result(module_.indexer_loss)[0];
   if (!options_.updates) return result;
   updates_left_ = options_.ranks.overlap_updates;
-  const std::vector<double>& values = of(module_.update_values);
+  const std::vector<double> values = train_->result(module_.update_values);
   if (options_.adam.clip > 0) result.gradient_norm = values[StepValues::gradient_norm];
   result.finite = values[StepValues::finite] != 0;
   if (result.finite) ++steps_;

@@ -144,6 +144,7 @@ class Session {
   double mtp_factor(const Module& module) const;  // of one depth's mean loss in the sum that is trained
   std::vector<double> read_mtp_losses(const PreparedPlan& plan, const Module& module);
   std::vector<double> step_values(double learning_rate, double decay, double loss_scale) const;
+  std::vector<ValueId> step_results() const;
   StepResult evaluate_on(Evaluation& evaluation, const MicroBatch& batch);
 
   Device& device_;

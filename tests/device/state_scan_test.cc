@@ -3,8 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "tests/device/everywhere.h"
-#include "weft/device/operations.h"
+#include "tests/device/recurrences.h"
 
 namespace weft {
 namespace {
@@ -24,6 +23,7 @@ struct Case {
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (DType dtype : storages) {
+    all.push_back({dtype, 0, 5, 8, 2, 1, 3, 5});  // no tokens
     all.push_back({dtype, 1, 1, 8, 1, 1, 1, 1});
     all.push_back({dtype, 2, 1, 128, 2, 2, 3, 5, false});
     all.push_back({dtype, 1, 37, 8, 1, 1, 7, 9});
@@ -34,19 +34,9 @@ std::vector<Case> cases() {
   return all;
 }
 
-HostTensor documents(const Case& c) {
-  if (!c.documents) return {};
-  std::vector<std::int32_t> starts;
-  for (std::int64_t t = 0, start = 0; t < c.tokens(); ++t) {
-    if (t % c.length == 0 || t - start == (start % 2 == 0 ? 5 : 40) || t == c.chunk) start = t;
-    starts.push_back(static_cast<std::int32_t>(start));
-  }
-  return HostTensor::integers(starts);
-}
-
 struct Data {
   HostTensor x, B, C, dt, A_log, dt_bias, D, starts;
-  Data(const Case& c, DType dtype) : starts(documents(c)) {
+  Data(const Case& c, DType dtype) : starts(documents_of(c)) {
     const DType acc = accumulator_of(dtype);
     const auto rows = [&](std::int64_t columns, const char* name) {
       return HostTensor::normal(dtype, Shape{c.tokens(), columns}, name, 1, columns + 3);
@@ -130,13 +120,9 @@ std::vector<HostTensor> gradients(TestDevice& device, const Case& c, const Data&
   const StateScan forward = d.op(c, y, states);
   device.operations().state_scan(device.stream(), forward);
   StateScanBackward op{forward, dy, out[0], out[1], out[2], out[3], out[4], out[5], out[6], dstates, sums};
-  device.operations().state_scan_backward(device.stream(), op);
-  const HostTensor once = out[4];
-  op.store = Store::add;
-  device.operations().state_scan_backward(device.stream(), op);
-  for (std::int64_t h = 0; h < c.heads; ++h) EXPECT_NEAR(out[4].at(h), 2 * once.at(h), 1e-6 * std::abs(once.at(h)));
-  op.store = Store::write;
-  device.operations().state_scan_backward(device.stream(), op);
+  run_with_stores(op, out[4], [&](const StateScanBackward& back) {
+    device.operations().state_scan_backward(device.stream(), back);
+  });
   return out;
 }
 
@@ -171,27 +157,14 @@ TEST(StateScan, GradientsAgreeWithDifferences) {
 }
 
 TEST(StateScan, GradientsInOtherTypesAreThoseInDouble) {
-  TestDevice one;
   for (const Case& c : cases()) {
     SCOPED_TRACE(c.text());
-    Data d(c, c.dtype), exact(c, DType::f64);
-    for (std::size_t i = 0; i < d.all().size(); ++i)
-      for (std::int64_t e = 0; e < d.all()[i]->elements(); ++e) exact.all()[i]->set(e, d.all()[i]->at(e));
-    const Shape shape{c.tokens(), c.heads * c.dim};
-    const HostTensor dy = HostTensor::normal(c.dtype, shape, "dy");
-    const std::vector<HostTensor> want = gradients(one, c, exact, HostTensor::of(DType::f64, shape, dy.values()));
-    everywhere([&](TestDevice& device) { return gradients(device, c, d, dy); },
-               [&](const std::vector<HostTensor>& got) {
-                 for (std::size_t i = 0; i < got.size(); ++i) {
-                   if (got[i].elements() == 0) continue;
-                   SCOPED_TRACE(i);
-                   // Those of parameters are sums over all tokens.
-                   const std::int64_t chunk = std::min(c.chunk, c.length);
-                   const std::int64_t terms = i > 3 ? c.tokens() * c.dim : i == 3 ? chunk * c.dim : chunk;
-                   const std::int64_t length = terms + c.state + 32;
-                   expect_close(got[i], want[i].values(), length);
-                 }
-               });
+    expect_gradients_of_double<Data>(c, c.heads * c.dim, gradients, [&](std::size_t i) {
+      // Those of parameters are sums over all tokens.
+      const std::int64_t chunk = std::min(c.chunk, c.length);
+      const std::int64_t terms = i > 3 ? c.tokens() * c.dim : i == 3 ? chunk * c.dim : chunk;
+      return terms + c.state + 32;
+    });
   }
 }
 

@@ -7,15 +7,16 @@
 
 #include "weft/device/operations.h"
 #include "weft/model/layers/layers.h"
+#include "weft/model/layers/recurrent.h"
 
 namespace weft {
 
 namespace {
 
-struct Values {
-  ValueId x, y, xn, inverse, in, conv, unit, states, read, head_inverse, gated;
-  ValueId din, dconv, dread, dgated, dxn, sums;
-  ParameterValues norm, w_in, w_conv, A_log, dt_bias, head_norm, w_out;
+struct Values : Projections {
+  ValueId conv, unit, states, read, head_inverse;
+  ValueId dconv, dread, sums;
+  ParameterValues w_conv, A_log, dt_bias, head_norm;
 };
 
 // Where the parts lie in [q | k | v | z | beta | alpha]; [q | k | v] and [q | k] begin in the same way.
@@ -71,9 +72,7 @@ Values declare(ModuleBuilder& b, const DeltaNetSpec& spec, ValueId x) {
   const std::int64_t channels = spec.channels(), width = channels + Dv + 2 * spec.heads;
   const std::int64_t chunks = chunks_of(T, b.options().length, spec.chunk);
   const DType compute = b.compute(), acc = b.accumulate();
-  // What PyTorch gives a convolution of so many taps.
-  const double bound = 1 / std::sqrt(static_cast<double>(spec.taps));
-  const Init taps{Init::Kind::uniform, -bound, bound};
+  const Init taps = convolution_init(spec.taps);
   const auto rows = [&](Role role, std::int64_t count) { return b.part(role, {count, H}, b.matrix_init()); };
   Values v;
   v.x = x;
@@ -109,20 +108,21 @@ Values declare(ModuleBuilder& b, const DeltaNetSpec& spec, ValueId x) {
   v.dconv = b.scratch("d(conv)", compute, {T, channels});
   v.sums = b.scratch("sums", acc, {chunks, 2 * spec.heads});
   v.dxn = b.scratch("d(xn)", compute, {T, H});
+  v.dx = b.gradient_of(x);
+  v.dy = b.gradient_of(v.y);
+  v.eps = b.config().norm_epsilon;
+  v.zero_centred = b.config().zero_centred_norms;
   return v;
 }
 
 }  // namespace
 
 ValueId add_delta_net(ModuleBuilder& b, const DeltaNetSpec& spec, ValueId x) {
-  const double eps = b.config().norm_epsilon;
-  const bool zero_centred = b.config().zero_centred_norms;
   const std::int64_t length = b.options().length;
   const Sizes s{spec.key_width(), spec.width(), spec.heads};
   const Values v = declare(b, spec, x);
-  const ValueId dx = b.gradient_of(x), dy = b.gradient_of(v.y);
   const auto gate = [=](const Run& r) {
-    return GatedNorm{r[v.read], s.z(r[v.in]), r[v.head_norm.value], {}, r[v.head_inverse], spec.heads, eps, false};
+    return GatedNorm{r[v.read], s.z(r[v.in]), r[v.head_norm.value], {}, r[v.head_inverse], spec.heads, v.eps, false};
   };
 
   Piece& p = b.piece("mix");
@@ -133,8 +133,7 @@ ValueId add_delta_net(ModuleBuilder& b, const DeltaNetSpec& spec, ValueId x) {
   for (ValueId out : {v.xn, v.inverse, v.in, v.conv, v.unit, v.states, v.read, v.head_inverse, v.gated, v.y})
     f.uses.push_back({out, Access::write});
   f.run = [=](const Run& r) {
-    r.ops().rms_norm(r.stream(), {r[x], r[v.norm.value], r[v.xn], r[v.inverse], 1, eps, zero_centred});
-    r.ops().matmul(r.stream(), {r[v.xn], r[v.w_in.value], r[v.in], Transposed::no, Transposed::yes});
+    v.enter(r);
     CausalConvolution convolve = convolution(r, v, s, length);
     convolve.y = r[v.conv];
     r.ops().causal_convolution(r.stream(), convolve);
@@ -149,21 +148,19 @@ ValueId add_delta_net(ModuleBuilder& b, const DeltaNetSpec& spec, ValueId x) {
     GatedNorm norm = gate(r);
     norm.y = r[v.gated];
     r.ops().gated_norm(r.stream(), norm);
-    Matmul out{r[v.gated], r[v.w_out.value], r[v.y], Transposed::no, Transposed::yes};
-    out.residual = r[x];
-    r.ops().matmul(r.stream(), out);
+    v.leave(r);
   };
 
   PieceCode& g = p.backward;
-  for (ValueId in : {dy, x, v.inverse, v.in, v.conv, v.unit, v.states, v.read, v.head_inverse, v.norm.value,
+  for (ValueId in : {v.dy, x, v.inverse, v.in, v.conv, v.unit, v.states, v.read, v.head_inverse, v.norm.value,
                      v.w_in.value, v.w_conv.value, v.A_log.value, v.dt_bias.value, v.head_norm.value, v.w_out.value})
     g.uses.push_back({in});
-  for (ValueId out : {v.din, v.dgated, v.dread, v.dconv, v.sums, v.dxn, dx}) g.uses.push_back({out, Access::write});
+  for (ValueId out : {v.din, v.dgated, v.dread, v.dconv, v.sums, v.dxn, v.dx}) g.uses.push_back({out, Access::write});
   for (ParameterValues w : {v.norm, v.w_conv, v.A_log, v.dt_bias, v.head_norm})
     g.uses.push_back({w.gradient, Access::add});
   g.run = [=](const Run& r) {
     const Tensor din = r[v.din], dconv = r[v.dconv];
-    r.ops().matmul(r.stream(), {r[dy], r[v.w_out.value], r[v.dgated]});
+    v.leave_backward(r);
     r.ops().gated_norm_backward(r.stream(), {gate(r), r[v.dgated], r[v.dread], s.z(din), r[v.head_norm.gradient],
                                              r.store(v.head_norm.gradient)});
     DeltaRuleBackward back{
@@ -181,21 +178,10 @@ ValueId add_delta_net(ModuleBuilder& b, const DeltaNetSpec& spec, ValueId x) {
     r.ops().causal_convolution_weight_gradient(r.stream(),
                                                {convolve, dconv, r[v.w_conv.gradient], {}, r.store(v.w_conv.gradient)});
     r.ops().causal_convolution_backward(r.stream(), {convolve, dconv, s.qkv(din)});
-    r.ops().matmul(r.stream(), {din, r[v.w_in.value], r[v.dxn]});
-    r.ops().rms_norm_backward(r.stream(), {r[x], r[v.norm.value], r[v.inverse], r[v.dxn], r[dx], r[dy],
-                                           r[v.norm.gradient], 1, zero_centred, r.store(v.norm.gradient)});
+    v.enter_backward(r);
   };
 
-  p.weight_gradient = {
-      {{dy}, {v.gated}, {v.din}, {v.xn}, {v.w_out.gradient, Access::add}, {v.w_in.gradient, Access::add}},
-      [=](const Run& r) {
-        const auto gradient = [&](ValueId d, ValueId in, ParameterValues w) {
-          r.ops().matmul(r.stream(),
-                         {r[d], r[in], r[w.gradient], Transposed::yes, Transposed::no, r.store(w.gradient)});
-        };
-        gradient(dy, v.gated, v.w_out);
-        gradient(v.din, v.xn, v.w_in);
-      }};
+  p.weight_gradient = v.weight_gradient();
   return v.y;
 }
 

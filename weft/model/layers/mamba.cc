@@ -3,19 +3,18 @@
 //
 // T tokens, H hidden, Di = heads * head_dim, N = groups * state. Backward keeps one state for every chunk and head; what
 // is inside a chunk is computed again.
-#include <cmath>
-
 #include "weft/device/operations.h"
 #include "weft/model/layers/layers.h"
+#include "weft/model/layers/recurrent.h"
 
 namespace weft {
 
 namespace {
 
-struct Values {
-  ValueId x, y, xn, inverse, in, conv, states, scanned, gate_inverse, gated;
-  ValueId din, dconv, dscanned, dgated, dxn, dstates, sums;
-  ParameterValues norm, w_in, w_conv, b_conv, A_log, dt_bias, D, gate_norm, w_out;
+struct Values : Projections {
+  ValueId conv, states, scanned, gate_inverse;
+  ValueId dconv, dscanned, dstates, sums;
+  ParameterValues w_conv, b_conv, A_log, dt_bias, D, gate_norm;
 };
 
 // Where the parts lie in [z | x | B | C | dt] and in [x | B | C].
@@ -64,9 +63,7 @@ Values declare(ModuleBuilder& b, const MambaSpec& spec, ValueId x) {
   const std::int64_t channels = spec.channels(), width = Di + channels + spec.heads;
   const std::int64_t chunks = chunks_of(T, b.options().length, spec.chunk);
   const DType compute = b.compute(), acc = b.accumulate();
-  // What PyTorch gives a convolution of so many taps.
-  const double bound = 1 / std::sqrt(static_cast<double>(spec.taps));
-  const Init taps{Init::Kind::uniform, -bound, bound};
+  const Init taps = convolution_init(spec.taps);
   Values v;
   v.x = x;
   v.norm = b.norm_weight("norm_weight", Role::norm, H);
@@ -106,20 +103,21 @@ Values declare(ModuleBuilder& b, const MambaSpec& spec, ValueId x) {
   v.dstates = b.scratch("d(states)", acc, {chunks, spec.heads * spec.head_dim * spec.state});
   v.sums = b.scratch("sums", acc, {chunks, 3 * spec.heads});
   v.dxn = b.scratch("d(xn)", compute, {T, H});
+  v.dx = b.gradient_of(x);
+  v.dy = b.gradient_of(v.y);
+  v.eps = b.config().norm_epsilon;
+  v.zero_centred = b.config().zero_centred_norms;
   return v;
 }
 
 }  // namespace
 
 ValueId add_mamba(ModuleBuilder& b, const MambaSpec& spec, ValueId x) {
-  const double eps = b.config().norm_epsilon;
-  const bool zero_centred = b.config().zero_centred_norms;
   const std::int64_t length = b.options().length, parts = spec.norm_by_group ? spec.groups : 1;
   const Sizes s{spec.width(), spec.groups * spec.state, spec.heads};
   const Values v = declare(b, spec, x);
-  const ValueId dx = b.gradient_of(x), dy = b.gradient_of(v.y);
   const auto gate = [=](const Run& r) {
-    return GatedNorm{r[v.scanned], s.z(r[v.in]), r[v.gate_norm.value], {}, r[v.gate_inverse], parts, eps, true};
+    return GatedNorm{r[v.scanned], s.z(r[v.in]), r[v.gate_norm.value], {}, r[v.gate_inverse], parts, v.eps, true};
   };
 
   Piece& p = b.piece("mix");
@@ -131,8 +129,7 @@ ValueId add_mamba(ModuleBuilder& b, const MambaSpec& spec, ValueId x) {
     f.uses.push_back({out, Access::write});
   if (spec.conv_bias) f.uses.push_back({v.b_conv.value});
   f.run = [=](const Run& r) {
-    r.ops().rms_norm(r.stream(), {r[x], r[v.norm.value], r[v.xn], r[v.inverse], 1, eps, zero_centred});
-    r.ops().matmul(r.stream(), {r[v.xn], r[v.w_in.value], r[v.in], Transposed::no, Transposed::yes});
+    v.enter(r);
     CausalConvolution convolve = convolution(r, v, s, length, spec.conv_bias);
     convolve.y = r[v.conv];
     r.ops().causal_convolution(r.stream(), convolve);
@@ -142,23 +139,21 @@ ValueId add_mamba(ModuleBuilder& b, const MambaSpec& spec, ValueId x) {
     GatedNorm norm = gate(r);
     norm.y = r[v.gated];
     r.ops().gated_norm(r.stream(), norm);
-    Matmul out{r[v.gated], r[v.w_out.value], r[v.y], Transposed::no, Transposed::yes};
-    out.residual = r[x];
-    r.ops().matmul(r.stream(), out);
+    v.leave(r);
   };
 
   PieceCode& g = p.backward;
-  for (ValueId in : {dy, x, v.inverse, v.in, v.conv, v.states, v.scanned, v.gate_inverse, v.norm.value, v.w_in.value,
+  for (ValueId in : {v.dy, x, v.inverse, v.in, v.conv, v.states, v.scanned, v.gate_inverse, v.norm.value, v.w_in.value,
                      v.w_conv.value, v.A_log.value, v.dt_bias.value, v.D.value, v.gate_norm.value, v.w_out.value})
     g.uses.push_back({in});
-  for (ValueId out : {v.din, v.dgated, v.dscanned, v.dconv, v.dstates, v.sums, v.dxn, dx})
+  for (ValueId out : {v.din, v.dgated, v.dscanned, v.dconv, v.dstates, v.sums, v.dxn, v.dx})
     g.uses.push_back({out, Access::write});
   for (ParameterValues w : {v.norm, v.w_conv, v.A_log, v.dt_bias, v.D, v.gate_norm})
     g.uses.push_back({w.gradient, Access::add});
   if (spec.conv_bias) g.uses.insert(g.uses.end(), {{v.b_conv.value}, {v.b_conv.gradient, Access::add}});
   g.run = [=](const Run& r) {
     const Tensor din = r[v.din], dconv = r[v.dconv];
-    r.ops().matmul(r.stream(), {r[dy], r[v.w_out.value], r[v.dgated]});
+    v.leave_backward(r);
     r.ops().gated_norm_backward(r.stream(), {gate(r), r[v.dgated], r[v.dscanned], s.z(din), r[v.gate_norm.gradient],
                                              r.store(v.gate_norm.gradient)});
     StateScanBackward back{scan(r, v, s, spec, length), r[v.dscanned], s.x(dconv), s.B(dconv), s.C(dconv), s.dt(din)};
@@ -174,21 +169,10 @@ ValueId add_mamba(ModuleBuilder& b, const MambaSpec& spec, ValueId x) {
         r.stream(), {convolve, dconv, r[v.w_conv.gradient], spec.conv_bias ? r[v.b_conv.gradient] : Tensor{},
                      r.store(v.w_conv.gradient)});
     r.ops().causal_convolution_backward(r.stream(), {convolve, dconv, s.xbc(din)});
-    r.ops().matmul(r.stream(), {din, r[v.w_in.value], r[v.dxn]});
-    r.ops().rms_norm_backward(r.stream(), {r[x], r[v.norm.value], r[v.inverse], r[v.dxn], r[dx], r[dy],
-                                           r[v.norm.gradient], 1, zero_centred, r.store(v.norm.gradient)});
+    v.enter_backward(r);
   };
 
-  p.weight_gradient = {
-      {{dy}, {v.gated}, {v.din}, {v.xn}, {v.w_out.gradient, Access::add}, {v.w_in.gradient, Access::add}},
-      [=](const Run& r) {
-        const auto gradient = [&](ValueId d, ValueId in, ParameterValues w) {
-          r.ops().matmul(r.stream(),
-                         {r[d], r[in], r[w.gradient], Transposed::yes, Transposed::no, r.store(w.gradient)});
-        };
-        gradient(dy, v.gated, v.w_out);
-        gradient(v.din, v.xn, v.w_in);
-      }};
+  p.weight_gradient = v.weight_gradient();
   return v.y;
 }
 

@@ -200,6 +200,7 @@ void run(Stream& stream, const AttentionShape& shape) {
 
 void attention(Stream& stream, const Attention& op) {
   if (op.q.rows() == 0) return;
+  check_arguments("attention", op);
   const AttentionShape shape(op);
   with_storage("attention", op.q.dtype, [&](auto type) {
     using S = typename decltype(type)::type;

@@ -317,16 +317,8 @@ void run(Stream& stream, const AttentionShape& shape, const AttentionBackward& o
 void attention_backward(Stream& stream, const AttentionBackward& op) {
   const Attention& x = op.forward;
   if (x.q.rows() == 0) return;
+  check_arguments("attention_backward", op);
   const AttentionShape shape(x);
-  const auto fits = [](bool condition, const char* why) { require(condition, "attention_backward", why); };
-  for (const Tensor* tensor : {&op.dout, &op.dq, &op.dk, &op.dv})
-    fits(tensor->dtype == x.q.dtype, "gradients differ from q in dtype");
-  fits(same_size(op.dout, x.out) && same_size(op.dq, x.q), "dout or dq differs from out or q in shape");
-  fits(same_size(op.dk, x.k) && same_size(op.dv, x.v), "dk or dv differs from k or v in shape");
-  fits(same_size(op.scratch, x.lse) && op.scratch.dtype == x.lse.dtype, "scratch differs from lse");
-  fits(op.dsinks.given() == x.sinks.given(), "dsinks goes with sinks");
-  if (op.dsinks.given())
-    fits(op.dsinks.dtype == x.lse.dtype && op.dsinks.shape.elements() == x.heads, "dsinks is not acc [heads]");
   with_storage("attention_backward", x.q.dtype, [&](auto type) {
     using S = typename decltype(type)::type;
     run<Accumulator<S>, S>(stream, shape, op);

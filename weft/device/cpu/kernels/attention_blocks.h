@@ -7,10 +7,10 @@
 
 #include <type_traits>
 
+#include "weft/device/argument_checks.h"
 #include "weft/device/cpu/kernels/carver.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 #include "weft/device/cpu/kernels/micro_gemm.h"
-#include "weft/device/operations/attention.h"
 
 namespace weft::WEFT_ISA {
 
@@ -69,7 +69,7 @@ struct BlockLimits {
   }
 };
 
-// Checks what both directions share and finds the spans; arguments in the types of the loops.
+// Finds the spans; arguments in the types of the loops.
 struct AttentionShape {
   const Attention& x;
   Limits limits;
@@ -79,25 +79,9 @@ struct AttentionShape {
 
   explicit AttentionShape(const Attention& op)
       : x(op),
-        limits{op.boundaries.given() ? static_cast<const std::int32_t*>(op.boundaries.data) : nullptr, op.length,
-               op.window},
+        limits{optional<const std::int32_t>(op.boundaries), op.length, op.window},
         tokens(op.q.rows()),
-        group(op.kv_heads > 0 ? op.heads / op.kv_heads : 0) {
-    const auto fits = [](bool condition, const char* why) { require(condition, "attention", why); };
-    fits(op.heads > 0 && op.kv_heads > 0 && op.heads % op.kv_heads == 0, "heads are not a multiple of kv_heads");
-    fits(op.q.columns() == op.heads * op.dim, "q is not [T, heads * dim]");
-    fits(op.k.rows() == tokens && op.k.columns() == op.kv_heads * op.dim, "k is not [T, kv_heads * dim]");
-    fits(op.v.rows() == tokens && op.v.columns() == op.kv_heads * op.value_dim, "v is not [T, kv_heads * value_dim]");
-    fits(op.out.rows() == tokens && op.out.columns() == op.heads * op.value_dim, "out is not [T, heads * value_dim]");
-    fits(op.q.dtype == op.k.dtype && op.q.dtype == op.v.dtype && op.q.dtype == op.out.dtype,
-         "q, k, v and out differ in dtype");
-    fits(op.lse.rows() == op.heads && op.lse.columns() == tokens, "lse is not [heads, T]");
-    fits(op.lse.dtype == (op.q.dtype == DType::f64 ? DType::f64 : DType::f32), "lse is not of the accumulator's dtype");
-    if (op.sinks.given()) fits(op.sinks.shape.elements() == op.heads, "sinks is not [heads]");
-    if (op.boundaries.given())
-      fits(op.boundaries.dtype == DType::i32 && op.boundaries.shape.elements() == tokens, "boundaries is not i32 [T]");
-    else
-      fits(op.length > 0 && tokens % op.length == 0, "T is not a multiple of length");
+        group(op.heads / op.kv_heads) {
     find_spans();
   }
 

@@ -110,14 +110,7 @@ void choose_keys(Stream& stream, const ChooseKeys& op) {
   const Indexer& x = op.indexer;
   const std::int64_t tokens = x.q.rows();
   if (tokens == 0) return;
-  check_indexer(name, x);
-  require(op.keys.dtype == DType::i32 && op.keys.rows() == tokens && columns_of(op.keys) >= 1, name,
-          "keys is not i32 [T, K]");
-  if (op.boundaries.given())
-    require(op.boundaries.dtype == DType::i32 && op.boundaries.shape.elements() == tokens, name,
-            "boundaries is not i32 [T]");
-  else
-    require(op.length > 0 && tokens % op.length == 0, name, "T is not a multiple of length");
+  check_arguments(name, op);
   const Limits limits{optional<std::int32_t>(op.boundaries), op.length, 0};
   with_storage(name, x.q.dtype, [&](auto type) {
     using S = typename decltype(type)::type;

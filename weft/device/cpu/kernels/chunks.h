@@ -20,14 +20,11 @@ struct Chunks {
   std::int64_t tokens, length, chunk;
   const std::int32_t* boundaries;  // null: none
 
-  Chunks(const char* operation, std::int64_t all, std::int64_t sequence, std::int64_t step, const Tensor& starts)
-      : tokens(all), length(sequence > 0 ? sequence : std::max<std::int64_t>(all, 1)), chunk(std::min(step, length)) {
-    require(step >= 1, operation, "a chunk has at least one token");
-    require(tokens % length == 0, operation, "T is not a multiple of length");
-    boundaries = starts.given() ? static_cast<const std::int32_t*>(starts.data) : nullptr;
-    require(boundaries == nullptr || (starts.dtype == DType::i32 && starts.shape.elements() == tokens), operation,
-            "boundaries is not i32 [T]");
-  }
+  Chunks(std::int64_t all, std::int64_t sequence, std::int64_t step, const Tensor& starts)
+      : tokens(all),
+        length(sequence > 0 ? sequence : std::max<std::int64_t>(all, 1)),
+        chunk(std::min(step, length)),
+        boundaries(optional<const std::int32_t>(starts)) {}
   std::int64_t per_sequence() const { return (length + chunk - 1) / chunk; }
   std::int64_t sequences() const { return tokens / length; }
   std::int64_t count() const { return sequences() * per_sequence(); }

@@ -66,8 +66,8 @@ class DeltaForward : public DeltaChunk<T, S> {
 
 void delta_rule(Stream& stream, const DeltaRule& op) {
   if (op.q.rows() == 0) return;
-  const DeltaShape shape("delta_rule", op);
-  require(same_size(op.v, op.y) && op.v.dtype == op.y.dtype, "delta_rule", "v and y differ in shape or dtype");
+  check_arguments("delta_rule", op);
+  const DeltaShape shape(op);
   with_storage("delta_rule", op.q.dtype, [&](auto type) {
     using S = typename decltype(type)::type;
     for_each_task(stream, shape.chunks.sequences() * op.key_heads, [&](std::int64_t task) {

@@ -166,21 +166,8 @@ class DeltaBackward : public DeltaChunk<T, S> {
 void delta_rule_backward(Stream& stream, const DeltaRuleBackward& op) {
   constexpr const char* name = "delta_rule_backward";
   const DeltaRule& x = op.forward;
-  const DeltaShape shape(name, x);
-  const auto like = [&](const Tensor& a, const Tensor& b) {
-    require(same_size(a, b) && a.dtype == b.dtype, name, "a gradient differs from its tensor in shape or dtype");
-  };
-  like(op.dy, x.v);
-  like(op.dq, x.q);
-  like(op.dk, x.k);
-  like(op.dv, x.v);
-  like(op.da, x.a);
-  like(op.db, x.b);
-  like(op.dA_log, x.A_log);
-  like(op.ddt_bias, x.dt_bias);
-  require(
-      op.sums.dtype == x.A_log.dtype && op.sums.rows() == shape.chunks.count() && columns_of(op.sums) == 2 * x.heads,
-      name, "sums is not acc [chunks, 2 * heads]");
+  check_arguments(name, op);
+  const DeltaShape shape(x);
   with_storage(name, x.q.dtype, [&](auto type) {
     using S = typename decltype(type)::type;
     using T = Accumulator<S>;

@@ -7,6 +7,7 @@
 // because most products want both.
 #pragma once
 
+#include "weft/device/argument_checks.h"
 #include "weft/device/cpu/kernels/chunks.h"
 #include "weft/device/operations/recurrent.h"
 
@@ -17,27 +18,13 @@ struct DeltaShape {
   Chunks chunks;
   std::int64_t r, K, V;  // value heads of a key head, dim, value_dim
 
-  DeltaShape(const char* operation, const DeltaRule& op)
+  explicit DeltaShape(const DeltaRule& op)
       : x(op),
-        chunks(operation, op.q.rows(), op.length, op.chunk, op.boundaries),
-        r(op.key_heads > 0 ? op.heads / op.key_heads : 0),
+        chunks(op.q.rows(), op.length, op.chunk, op.boundaries),
+        r(op.heads / op.key_heads),
         K(op.dim),
-        V(op.value_dim) {
-    const auto fits = [operation](bool condition, const char* why) { require(condition, operation, why); };
-    fits(op.heads >= 1 && op.key_heads >= 1 && op.heads % op.key_heads == 0, "heads are not a multiple of key_heads");
-    fits(K >= 1 && V >= 1, "dim and value_dim are at least 1");
-    const std::int64_t T = op.q.rows();
-    fits(columns_of(op.q) == op.key_heads * K && same_size(op.q, op.k), "q or k is not [T, key_heads * dim]");
-    fits(op.v.rows() == T && columns_of(op.v) == op.heads * V, "v is not [T, heads * value_dim]");
-    fits(op.a.rows() == T && columns_of(op.a) == op.heads && same_size(op.a, op.b), "a or b is not [T, heads]");
-    for (const Tensor* tensor : {&op.k, &op.v, &op.a, &op.b})
-      fits(tensor->dtype == op.q.dtype, "q, k, v, a and b differ in dtype");
-    const DType acc = op.q.dtype == DType::f64 ? DType::f64 : DType::f32;
-    for (const Tensor* tensor : {&op.A_log, &op.dt_bias})
-      fits(tensor->dtype == acc && tensor->shape.elements() == op.heads, "A_log or dt_bias is not acc [heads]");
-    fits(op.states.dtype == acc && op.states.shape.elements() == chunks.count() * op.heads * K * V,
-         "states is not acc [chunks, heads * dim * value_dim]");
-  }
+        V(op.value_dim) {}
+
   template <class T>
   T* state(std::int64_t c, std::int64_t head) const {
     return static_cast<T*>(x.states.data) + (c * x.heads + head) * K * V;

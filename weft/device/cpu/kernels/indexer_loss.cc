@@ -107,17 +107,8 @@ void indexer_loss(Stream& stream, const IndexerLoss& op) {
   constexpr const char* name = "indexer_loss";
   const Indexer& x = op.indexer;
   const std::int64_t tokens = x.q.rows();
-  check_indexer(name, x);
-  check_sparse(name, op.attention);
+  check_arguments(name, op);
   const std::int64_t K = columns_of(op.attention.keys);
-  const auto fits = [](bool condition, const char* why) { require(condition, name, why); };
-  fits(op.attention.attention.q.rows() == tokens && op.attention.attention.q.dtype == x.q.dtype,
-       "attention and indexer differ in tokens or dtype");
-  fits(same_size(op.dq, x.q) && same_size(op.dk, x.k) && same_size(op.dw, x.w), "a gradient differs in shape");
-  for (const Tensor* tensor : {&op.dq, &op.dk, &op.dw}) fits(tensor->dtype == x.q.dtype, "a gradient differs in dtype");
-  fits(op.scratch.rows() == tokens && columns_of(op.scratch) == K + 1, "scratch is not [T, K + 1]");
-  fits(op.scratch.dtype == op.attention.attention.lse.dtype && op.loss.dtype == op.scratch.dtype,
-       "scratch or loss is not of the accumulator's dtype");
   const double factor = op.factor * read_scalar(name, op.scale);
   const Attention& a = op.attention.attention;
   const std::int64_t length = !a.boundaries.given() && a.length > 0 ? a.length : tokens;

@@ -104,7 +104,7 @@ void sparse_attention(Stream& stream, const SparseAttention& op) {
   constexpr const char* name = "sparse_attention";
   const Attention& x = op.attention;
   if (x.q.rows() == 0) return;
-  check_sparse(name, op);
+  check_arguments(name, op);
   const std::int64_t K = columns_of(op.keys);
   with_storage(name, x.q.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
@@ -121,13 +121,7 @@ void sparse_attention_backward(Stream& stream, const SparseAttentionBackward& op
   const Attention& x = op.forward.attention;
   const std::int64_t tokens = x.q.rows();
   if (tokens == 0) return;
-  check_sparse(name, op.forward);
-  const auto fits = [](bool condition, const char* why) { require(condition, name, why); };
-  for (const Tensor* tensor : {&op.dout, &op.dq, &op.dk, &op.dv})
-    fits(tensor->dtype == x.q.dtype, "gradients differ from q in dtype");
-  fits(same_size(op.dout, x.out) && same_size(op.dq, x.q), "dout or dq differs from out or q in shape");
-  fits(same_size(op.dk, x.k) && same_size(op.dv, x.v), "dk or dv differs from k or v in shape");
-  fits(same_size(op.scratch, x.lse) && op.scratch.dtype == x.lse.dtype, "scratch differs from lse");
+  check_arguments(name, op);
   // Documents may be of any length: without sequences of one length, all tokens are one.
   const std::int64_t length = !x.boundaries.given() && x.length > 0 ? x.length : tokens;
   const std::int64_t tasks = (tokens + length - 1) / length * x.kv_heads;

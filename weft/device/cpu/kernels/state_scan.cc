@@ -83,8 +83,8 @@ class ScanForward {
 
 void state_scan(Stream& stream, const StateScan& op) {
   if (op.x.rows() == 0) return;
-  const ScanShape shape("state_scan", op);
-  require(same_size(op.x, op.y) && op.x.dtype == op.y.dtype, "state_scan", "x and y differ in shape or dtype");
+  check_arguments("state_scan", op);
+  const ScanShape shape(op);
   with_storage("state_scan", op.x.dtype, [&](auto type) {
     using S = typename decltype(type)::type;
     using T = Accumulator<S>;

@@ -174,23 +174,8 @@ class ScanBackward {
 void state_scan_backward(Stream& stream, const StateScanBackward& op) {
   constexpr const char* name = "state_scan_backward";
   const StateScan& x = op.forward;
-  const ScanShape shape(name, x);
-  const auto fits = [](bool condition, const char* why) { require(condition, name, why); };
-  const auto like = [&](const Tensor& a, const Tensor& b) {
-    fits(same_size(a, b) && a.dtype == b.dtype, "a gradient differs from its tensor in shape or dtype");
-  };
-  like(op.dy, x.x);
-  like(op.dx, x.x);
-  like(op.dB, x.B);
-  like(op.dC, x.C);
-  like(op.ddt, x.dt);
-  like(op.dA_log, x.A_log);
-  like(op.ddt_bias, x.dt_bias);
-  like(op.dstates, x.states);
-  fits(op.dD.given() == x.D.given(), "dD goes with D");
-  if (op.dD.given()) like(op.dD, x.D);
-  fits(op.sums.dtype == x.A_log.dtype && op.sums.rows() == shape.chunks.count() && columns_of(op.sums) == 3 * x.heads,
-       "sums is not acc [chunks, 3 * heads]");
+  check_arguments(name, op);
+  const ScanShape shape(x);
   with_storage(name, x.x.dtype, [&](auto type) {
     using S = typename decltype(type)::type;
     using T = Accumulator<S>;

@@ -4,6 +4,7 @@
 // chunks are independent, and heads of one group share the products of B and C (a task a chunk and group).
 #pragma once
 
+#include "weft/device/argument_checks.h"
 #include "weft/device/cpu/kernels/chunks.h"
 #include "weft/device/operations/recurrent.h"
 
@@ -16,30 +17,13 @@ struct ScanShape {
   std::int64_t block;      // heads of a group handled at once: side by side they are one matrix
   std::int64_t P, N;
 
-  ScanShape(const char* operation, const StateScan& op)
+  explicit ScanShape(const StateScan& op)
       : x(op),
-        chunks(operation, op.x.rows(), op.length, op.chunk, op.boundaries),
-        per_group(op.groups > 0 ? op.heads / op.groups : 0),
+        chunks(op.x.rows(), op.length, op.chunk, op.boundaries),
+        per_group(op.heads / op.groups),
+        block(std::clamp<std::int64_t>(512 / op.dim, 1, per_group)),
         P(op.dim),
-        N(op.state) {
-    const auto fits = [operation](bool condition, const char* why) { require(condition, operation, why); };
-    fits(op.heads >= 1 && op.groups >= 1 && op.heads % op.groups == 0, "heads are not a multiple of groups");
-    fits(P >= 1 && N >= 1, "dim and state are at least 1");
-    const std::int64_t T = op.x.rows();
-    fits(columns_of(op.x) == op.heads * P, "x is not [T, heads * dim]");
-    fits(op.B.rows() == T && columns_of(op.B) == op.groups * N && same_size(op.B, op.C),
-         "B or C is not [T, groups * state]");
-    fits(op.dt.rows() == T && columns_of(op.dt) == op.heads, "dt is not [T, heads]");
-    fits(op.B.dtype == op.x.dtype && op.C.dtype == op.x.dtype && op.dt.dtype == op.x.dtype,
-         "x, B, C and dt differ in dtype");
-    const DType acc = op.x.dtype == DType::f64 ? DType::f64 : DType::f32;
-    for (const Tensor* tensor : {&op.A_log, &op.dt_bias, &op.D})
-      fits((!tensor->given() && tensor == &op.D) || (tensor->dtype == acc && tensor->shape.elements() == op.heads),
-           "A_log, dt_bias or D is not acc [heads]");
-    fits(op.states.dtype == acc && op.states.shape.elements() == chunks.count() * op.heads * P * N,
-         "states is not acc [chunks, heads * dim * state]");
-    block = std::clamp<std::int64_t>(512 / P, 1, per_group);
-  }
+        N(op.state) {}
 
   template <class T>
   T* state(const Tensor& states, std::int64_t c, std::int64_t head) const {

@@ -1,6 +1,7 @@
 // attention and its backward in plain f32 arithmetic, for any head dim up to 256: blocks of 32 queries and 32 keys, a
 // running maximum and sum. Backward: one kernel for the gradients of keys and values, one for that of queries, so that
 // every sum belongs to one block and has one order.
+#include "weft/device/argument_checks.h"
 #include "weft/device/cuda/fused_attention.h"
 #include "weft/device/cuda/kernels/attention.cuh"
 #include "weft/device/cuda/kernels/launch.cuh"
@@ -223,26 +224,11 @@ __global__ void __launch_bounds__(threads) query_gradients(AttentionArguments<T>
   }
 }
 
-void check(const char* name, const Attention& op) {
-  const auto fits = [name](bool condition, const char* why) { require(condition, name, why); };
-  const std::int64_t tokens = op.q.rows();
-  fits(op.heads > 0 && op.kv_heads > 0 && op.heads % op.kv_heads == 0, "heads are not a multiple of kv_heads");
-  fits(op.q.columns() == op.heads * op.dim, "q is not [T, heads * dim]");
-  fits(op.k.rows() == tokens && op.k.columns() == op.kv_heads * op.dim, "k is not [T, kv_heads * dim]");
-  fits(op.v.rows() == tokens && op.v.columns() == op.kv_heads * op.value_dim, "v is not [T, kv_heads * value_dim]");
-  fits(op.out.rows() == tokens && op.out.columns() == op.heads * op.value_dim, "out is not [T, heads * value_dim]");
-  fits(op.q.dtype == op.k.dtype && op.q.dtype == op.v.dtype && op.q.dtype == op.out.dtype,
-       "q, k, v and out differ in dtype");
-  fits(op.lse.rows() == op.heads && op.lse.columns() == tokens && op.lse.dtype == DType::f32,
-       "lse is not f32 [heads, T]");
-  fits(op.dim <= 256 && op.value_dim <= 256, "head dims above 256 are not there on a GPU yet");
-  if (op.sinks.given())
-    fits(op.sinks.shape.elements() == op.heads && (op.sinks.dtype == DType::f32 || op.sinks.dtype == DType::bf16),
-         "sinks is not f32 or bf16 [heads]");
-  if (op.boundaries.given())
-    fits(op.boundaries.dtype == DType::i32 && op.boundaries.shape.elements() == tokens, "boundaries is not i32 [T]");
-  else
-    fits(op.length > 0 && tokens % op.length == 0, "T is not a multiple of length");
+// What only a GPU demands.
+void check_fits(const char* name, const Attention& op) {
+  require(op.dim <= 256 && op.value_dim <= 256, name, "head dims above 256 are not there on a GPU yet");
+  require(!op.sinks.given() || op.sinks.dtype == DType::f32 || op.sinks.dtype == DType::bf16, name,
+          "sinks is not f32 or bf16");
 }
 
 template <class T>
@@ -275,9 +261,7 @@ void with_most(const Attention& op, const Body& body) {
 template <class Kernel, class... Arguments>
 void run(const char* name, CudaStream& stream, const Kernel& kernel, dim3 grid, std::size_t shared,
          const Arguments&... arguments) {
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)), name);
-  kernel<<<grid, threads, shared, stream.handle()>>>(arguments...);
-  launched(name);
+  launch_shared(name, stream, kernel, grid, threads, static_cast<int>(shared), arguments...);
 }
 
 }  // namespace
@@ -285,7 +269,8 @@ void run(const char* name, CudaStream& stream, const Kernel& kernel, dim3 grid, 
 void attention(Stream& stream, const Attention& op) {
   constexpr const char* name = "attention";
   if (op.q.rows() == 0) return;
-  check(name, op);
+  check_arguments(name, op);
+  check_fits(name, op);
   CudaStream& s = cuda_stream(stream);
   if (s.attention() != nullptr && s.attention()->forward(s, op)) return;
   const auto tiles = static_cast<unsigned>(divide_up(op.q.rows(), block));
@@ -307,15 +292,8 @@ void attention_backward(Stream& stream, const AttentionBackward& op) {
   constexpr const char* name = "attention_backward";
   const Attention& f = op.forward;
   if (f.q.rows() == 0) return;
-  check(name, f);
-  for (const Tensor* tensor : {&op.dout, &op.dq, &op.dk, &op.dv})
-    require(tensor->dtype == f.q.dtype, name, "gradients differ from q in dtype");
-  require(same_size(op.dout, f.out) && same_size(op.dq, f.q) && same_size(op.dk, f.k) && same_size(op.dv, f.v), name,
-          "gradients differ from their values in shape");
-  require(same_size(op.scratch, f.lse) && op.scratch.dtype == DType::f32, name, "scratch differs from lse");
-  require(op.dsinks.given() == f.sinks.given(), name, "dsinks goes with sinks");
-  require(!op.dsinks.given() || (op.dsinks.dtype == DType::f32 && op.dsinks.shape.elements() == f.heads), name,
-          "dsinks is not f32 [heads]");
+  check_arguments(name, op);
+  check_fits(name, f);
   CudaStream& s = cuda_stream(stream);
   if (s.attention() != nullptr && s.attention()->backward(s, op)) return;
   const auto tiles = static_cast<unsigned>(divide_up(f.q.rows(), block));

@@ -1,9 +1,8 @@
 // attention on tensor cores: bf16, head dims 64 and 128. A block takes 64 queries of one head, 16 a warp, and walks over
 // the blocks of 64 keys that they see; the next block is on its way while one is worked on.
+#include "weft/device/cuda/kernels/accumulators.cuh"
 #include "weft/device/cuda/kernels/attention.cuh"
 #include "weft/device/cuda/kernels/launch.cuh"
-#include "weft/device/cuda/kernels/mma.cuh"
-#include "weft/device/cuda/kernels/reduce.cuh"
 
 namespace weft::cuda {
 
@@ -24,13 +23,28 @@ __device__ void copy_rows(bf16* to, const Rows<const bf16>& x, int head, int fir
   }
 }
 
-__device__ float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(all_lanes, x, 1));
-  return fmaxf(x, __shfl_xor_sync(all_lanes, x, 2));
-}
-__device__ float quad_sum(float x) {
-  x += __shfl_xor_sync(all_lanes, x, 1);
-  return x + __shfl_xor_sync(all_lanes, x, 2);
+// p += A B^T and dp += dA dB^T: a warp's 16 rows of A and dA, all rows of a block's B and dB.
+template <int n, int chunks>
+__device__ __forceinline__ void score_both(float (&p)[n][4], float (&dp)[n][4], const SharedTile<chunks>& A,
+                                           const SharedTile<chunks>& dA, const SharedTile<chunks>& B,
+                                           const SharedTile<chunks>& dB) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+#pragma unroll
+  for (int d = 0; d < chunks / 2; ++d) {
+    unsigned a[4], da[4];
+    load_a(a, A, warp * 16, d * 16);
+    load_a(da, dA, warp * 16, d * 16);
+#pragma unroll
+    for (int j = 0; j < n / 2; ++j) {
+      unsigned b[4];
+      load_b(b, B, j * 16, d * 16);
+      multiply_add(p[2 * j], a, b[0], b[1]);
+      multiply_add(p[2 * j + 1], a, b[2], b[3]);
+      load_b(b, dB, j * 16, d * 16);
+      multiply_add(dp[2 * j], da, b[0], b[1]);
+      multiply_add(dp[2 * j + 1], da, b[2], b[3]);
+    }
+  }
 }
 
 template <int dim>
@@ -78,14 +92,7 @@ __global__ void __launch_bounds__(threads) forward_kernel(AttentionArguments<bf1
     float score[keys / 8][4] = {};
     const SharedTile<dim / 8> k_now{k_tile(stage)}, v_now{v_tile(stage)};
 #pragma unroll
-    for (int d = 0; d < dim / 16; ++d)
-#pragma unroll
-      for (int j = 0; j < keys / 16; ++j) {
-        unsigned k[4];
-        load_b(k, k_now, j * 16, d * 16);
-        multiply_add(score[2 * j], q[d], k[0], k[1]);
-        multiply_add(score[2 * j + 1], q[d], k[2], k[3]);
-      }
+    for (int d = 0; d < dim / 16; ++d) multiply_add(score, q[d], k_now, 0, d * 16);
     const bool masked = key + keys - 1 > first || key < all_seen_from;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -99,7 +106,7 @@ __global__ void __launch_bounds__(threads) forward_kernel(AttentionArguments<bf1
           s = masked && (at < lower[h] || at > token[h]) ? -INFINITY : s * scale;
           high = fmaxf(high, s);
         }
-      high = quad_max(high);
+      high = max_of_quad(high);
       const float factor = exp2f(top[h] - high);
       top[h] = high;
       sum[h] *= factor;
@@ -111,29 +118,18 @@ __global__ void __launch_bounds__(threads) forward_kernel(AttentionArguments<bf1
           s = exp2f(s - high);
           sum[h] += s;
         }
-#pragma unroll
-      for (int d = 0; d < dim / 8; ++d) {
-        out[d][2 * h] *= factor;
-        out[d][2 * h + 1] *= factor;
-      }
+      scale_row(out, h, factor);
     }
 #pragma unroll
     for (int j = 0; j < keys / 16; ++j) {
-      const unsigned p[4] = {pack_pair(score[2 * j][0], score[2 * j][1]), pack_pair(score[2 * j][2], score[2 * j][3]),
-                             pack_pair(score[2 * j + 1][0], score[2 * j + 1][1]),
-                             pack_pair(score[2 * j + 1][2], score[2 * j + 1][3])};
-#pragma unroll
-      for (int d = 0; d < dim / 16; ++d) {
-        unsigned v[4];
-        load_b_transposed(v, v_now, d * 16, j * 16);
-        multiply_add(out[2 * d], p, v[0], v[1]);
-        multiply_add(out[2 * d + 1], p, v[2], v[3]);
-      }
+      unsigned p[4];
+      as_factor(p, score[2 * j], score[2 * j + 1]);
+      multiply_add_transposed(out, p, v_now, 0, j * 16);
     }
   }
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const float total = quad_sum(sum[h]);
+    const float total = sum_of_quad(sum[h]);
     if (token[h] >= x.tokens) continue;
     bf16* to = x.out[token[h]] + head * dim + lane % 4 * 2;
 #pragma unroll
@@ -200,22 +196,7 @@ __global__ void __launch_bounds__(threads) key_gradients(AttentionArguments<bf16
     const SharedTile<dim / 8> q_now{q_tile(stage)}, o_now{o_tile(stage)};
     const QueryNumbers& n = numbers[stage];
     float p[some_queries / 8][4] = {}, dp[some_queries / 8][4] = {};
-#pragma unroll
-    for (int d = 0; d < dim / 16; ++d) {
-      unsigned k[4], v[4];
-      load_a(k, k_tile, warp * 16, d * 16);
-      load_a(v, v_tile, warp * 16, d * 16);
-#pragma unroll
-      for (int j = 0; j < some_queries / 16; ++j) {
-        unsigned b[4];
-        load_b(b, q_now, j * 16, d * 16);
-        multiply_add(p[2 * j], k, b[0], b[1]);
-        multiply_add(p[2 * j + 1], k, b[2], b[3]);
-        load_b(b, o_now, j * 16, d * 16);
-        multiply_add(dp[2 * j], v, b[0], b[1]);
-        multiply_add(dp[2 * j + 1], v, b[2], b[3]);
-      }
-    }
+    score_both(p, dp, k_tile, v_tile, q_now, o_now);
 #pragma unroll
     for (int j = 0; j < some_queries / 8; ++j)
 #pragma unroll
@@ -228,11 +209,9 @@ __global__ void __launch_bounds__(threads) key_gradients(AttentionArguments<bf16
       }
 #pragma unroll
     for (int j = 0; j < some_queries / 16; ++j) {
-      const unsigned a[4] = {pack_pair(p[2 * j][0], p[2 * j][1]), pack_pair(p[2 * j][2], p[2 * j][3]),
-                             pack_pair(p[2 * j + 1][0], p[2 * j + 1][1]), pack_pair(p[2 * j + 1][2], p[2 * j + 1][3])};
-      const unsigned s[4] = {pack_pair(dp[2 * j][0], dp[2 * j][1]), pack_pair(dp[2 * j][2], dp[2 * j][3]),
-                             pack_pair(dp[2 * j + 1][0], dp[2 * j + 1][1]),
-                             pack_pair(dp[2 * j + 1][2], dp[2 * j + 1][3])};
+      unsigned a[4], s[4];
+      as_factor(a, p[2 * j], p[2 * j + 1]);
+      as_factor(s, dp[2 * j], dp[2 * j + 1]);
 #pragma unroll
       for (int d = 0; d < dim / 16; ++d) {
         unsigned b[4];
@@ -249,13 +228,8 @@ __global__ void __launch_bounds__(threads) key_gradients(AttentionArguments<bf16
   for (int h = 0; h < 2; ++h) {
     const int t = key + warp * 16 + lane / 4 + 8 * h;
     if (t >= x.tokens) continue;
-    const int at = kv_head * dim + lane % 4 * 2;
-#pragma unroll
-    for (int d = 0; d < dim / 8; ++d) {
-      *reinterpret_cast<unsigned*>(g.dk[t] + at + d * 8) =
-          pack_pair(dk[d][2 * h] * x.scale, dk[d][2 * h + 1] * x.scale);
-      *reinterpret_cast<unsigned*>(g.dv[t] + at + d * 8) = pack_pair(dv[d][2 * h], dv[d][2 * h + 1]);
-    }
+    store_row(g.dk[t] + kv_head * dim, dk, h, x.scale);
+    store_row(g.dv[t] + kv_head * dim, dv, h);
   }
 }
 
@@ -299,22 +273,7 @@ __global__ void __launch_bounds__(threads) query_gradients(AttentionArguments<bf
     if (key + some_keys <= last) copy(key + some_keys, stage ^ 1);
     const SharedTile<dim / 8> k_now{k_tile(stage)}, v_now{v_tile(stage)};
     float p[some_keys / 8][4] = {}, dp[some_keys / 8][4] = {};
-#pragma unroll
-    for (int d = 0; d < dim / 16; ++d) {
-      unsigned q[4], o[4];
-      load_a(q, q_tile, warp * 16, d * 16);
-      load_a(o, o_tile, warp * 16, d * 16);
-#pragma unroll
-      for (int j = 0; j < some_keys / 16; ++j) {
-        unsigned b[4];
-        load_b(b, k_now, j * 16, d * 16);
-        multiply_add(p[2 * j], q, b[0], b[1]);
-        multiply_add(p[2 * j + 1], q, b[2], b[3]);
-        load_b(b, v_now, j * 16, d * 16);
-        multiply_add(dp[2 * j], o, b[0], b[1]);
-        multiply_add(dp[2 * j + 1], o, b[2], b[3]);
-      }
-    }
+    score_both(p, dp, q_tile, o_tile, k_now, v_now);
 #pragma unroll
     for (int j = 0; j < some_keys / 8; ++j)
 #pragma unroll
@@ -325,26 +284,14 @@ __global__ void __launch_bounds__(threads) query_gradients(AttentionArguments<bf
       }
 #pragma unroll
     for (int j = 0; j < some_keys / 16; ++j) {
-      const unsigned s[4] = {pack_pair(dp[2 * j][0], dp[2 * j][1]), pack_pair(dp[2 * j][2], dp[2 * j][3]),
-                             pack_pair(dp[2 * j + 1][0], dp[2 * j + 1][1]),
-                             pack_pair(dp[2 * j + 1][2], dp[2 * j + 1][3])};
-#pragma unroll
-      for (int d = 0; d < dim / 16; ++d) {
-        unsigned b[4];
-        load_b_transposed(b, k_now, d * 16, j * 16);
-        multiply_add(dq[2 * d], s, b[0], b[1]);
-        multiply_add(dq[2 * d + 1], s, b[2], b[3]);
-      }
+      unsigned s[4];
+      as_factor(s, dp[2 * j], dp[2 * j + 1]);
+      multiply_add_transposed(dq, s, k_now, 0, j * 16);
     }
   }
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    if (token[h] >= x.tokens) continue;
-    bf16* to = g.dq[token[h]] + head * dim + lane % 4 * 2;
-#pragma unroll
-    for (int d = 0; d < dim / 8; ++d)
-      *reinterpret_cast<unsigned*>(to + d * 8) = pack_pair(dq[d][2 * h] * x.scale, dq[d][2 * h + 1] * x.scale);
-  }
+  for (int h = 0; h < 2; ++h)
+    if (token[h] < x.tokens) store_row(g.dq[token[h]] + head * dim, dq, h, x.scale);
 }
 
 bool aligned(const Tensor& t) { return t.stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0; }
@@ -352,11 +299,8 @@ bool aligned(const Tensor& t) { return t.stride % 8 == 0 && reinterpret_cast<std
 template <class Kernel, class... Arguments>
 void run(const char* name, CudaStream& stream, const Kernel& kernel, std::int64_t tokens, std::int64_t heads, int rows,
          int elements, const Arguments&... arguments) {
-  const int shared = elements * static_cast<int>(sizeof(bf16));
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), name);
   const dim3 grid(static_cast<unsigned>(divide_up(tokens, rows)), static_cast<unsigned>(heads));
-  kernel<<<grid, threads, shared, stream.handle()>>>(arguments...);
-  launched(name);
+  launch_shared(name, stream, kernel, grid, threads, elements * static_cast<int>(sizeof(bf16)), arguments...);
 }
 
 template <class Body>

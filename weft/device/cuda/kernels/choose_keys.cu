@@ -114,19 +114,13 @@ void choose_keys(Stream& stream, const ChooseKeys& op) {
   constexpr const char* name = "choose_keys";
   const std::int64_t tokens = op.indexer.q.rows();
   if (tokens == 0) return;
-  require(op.keys.dtype == DType::i32 && op.keys.rows() == tokens && columns_of(op.keys) >= 1, name,
-          "keys is not i32 [T, K]");
-  if (op.boundaries.given())
-    require(op.boundaries.dtype == DType::i32 && op.boundaries.shape.elements() == tokens, name,
-            "boundaries is not i32 [T]");
-  else
-    require(op.length > 0 && tokens % op.length == 0, name, "T is not a multiple of length");
+  check_arguments(name, op);
   CudaStream& s = cuda_stream(stream);
   const std::int64_t blocks = std::min(tokens, most_blocks);
   unsigned* room = s.scratch_of<unsigned>(blocks * tokens);
   with_storage(name, op.indexer.q.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    const IndexerArguments<T> x = indexer_arguments<T>(name, op.indexer);
+    const IndexerArguments<T> x = indexer_arguments<T>(op.indexer);
     run_sparse(name, s, choose_kernel<T>, dim3(static_cast<unsigned>(blocks)), op.indexer.heads * (op.indexer.dim + 1),
                x, optional<const std::int32_t>(op.boundaries), static_cast<int>(op.length),
                rows_of<std::int32_t>(op.keys), static_cast<int>(columns_of(op.keys)), room);

@@ -37,8 +37,8 @@ __global__ void __launch_bounds__(scan_threads) solve_kernel(DeltaArguments<bf16
   const int begin = x.cut.begin(c), n = x.cut.size(c);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t at = static_cast<std::int64_t>(head) * x.cut.tokens + begin;
-  copy_tokens<16>(k.data, x.k, begin, n, 0, delta_rows, 0, head / x.per_key * delta_dim);
-  copy_tokens<16>(v.data, x.v, begin, n, 0, delta_rows, 0, head * delta_dim);
+  copy_chunk(k, x.k, begin, n, head / x.per_key * delta_dim);
+  copy_chunk(v, x.v, begin, n, head * delta_dim);
   commit_copies();
   gates.load(x.gates, at, n);
   wait_for_copies<0>();
@@ -47,14 +47,7 @@ __global__ void __launch_bounds__(scan_threads) solve_kernel(DeltaArguments<bf16
   for (int j = 0; j < 4; ++j) {
     if (j > warp) continue;
     float pairs[2][4] = {};
-#pragma unroll
-    for (int d = 0; d < 8; ++d) {
-      unsigned a[4], b[4];
-      load_a(a, k, warp * 16, d * 16);
-      load_b(b, k, j * 16, d * 16);
-      multiply_add(pairs[0], a, b[0], b[1]);
-      multiply_add(pairs[1], a, b[2], b[3]);
-    }
+    multiply_add_rows(pairs, k, warp * 16, k, j * 16);
 #pragma unroll
     for (int b = 0; b < 2; ++b)
 #pragma unroll
@@ -89,22 +82,12 @@ __global__ void __launch_bounds__(scan_threads) solve_kernel(DeltaArguments<bf16
       if (j > warp) continue;
       unsigned a[4];
       load_a(a, inverse, warp * 16, j * 16);
-#pragma unroll
-      for (int d = 0; d < 8; ++d) {
-        unsigned b[4];
-        load_b_transposed(b, with, d * 16, j * 16);
-        multiply_add(out[2 * d], a, b[0], b[1]);
-        multiply_add(out[2 * d + 1], a, b[2], b[3]);
-      }
+      multiply_add_transposed(out, a, with, 0, j * 16);
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int t = warp * 16 + lane / 4 + 8 * r;
-      if (t >= n) continue;
-#pragma unroll
-      for (int d = 0; d < 16; ++d)
-        *reinterpret_cast<unsigned*>(to[begin + t] + d * 8 + lane % 4 * 2) =
-            pack_pair(out[d][2 * r], out[d][2 * r + 1]);
+      if (t < n) store_row(to[begin + t], out, r);
     }
   };
   multiply(by_start, k, work.rows(work.W, head, x.cut.tokens));
@@ -132,9 +115,9 @@ __global__ void __launch_bounds__(scan_threads) carry_kernel(DeltaArguments<bf16
   const auto fetch = [&](int i) {
     const int begin = x.cut.begin(first + i), n = x.cut.size(first + i), stage = i & 1;
     bf16* to = memory + stage * CarryShared::stage;
-    copy_tokens<16>(to, Rows<const bf16>{W.data, W.stride}, begin, n, 0, delta_rows, 0, 0);
-    copy_tokens<16>(to + delta_tile, x.k, begin, n, 0, delta_rows, 0, head / x.per_key * delta_dim);
-    copy_tokens<8>(to + 2 * delta_tile, Rows<const bf16>{U.data, U.stride}, begin, n, 0, delta_rows, 0, part);
+    copy_chunk(SharedTile<16>{to}, W, begin, n, 0);
+    copy_chunk(SharedTile<16>{to + delta_tile}, x.k, begin, n, head / x.per_key * delta_dim);
+    copy_chunk(SharedTile<8>{to + 2 * delta_tile}, U, begin, n, part);
     const int t = static_cast<int>(threadIdx.x);
     if (t < delta_rows) copy_async4(ends + stage * delta_rows + t, x.gates.end + at + begin + (t < n ? t : 0), t < n);
     if (t == delta_rows) copy_async4(carries + stage * 4, x.gates.start + at + begin + n - 1, true);
@@ -160,21 +143,11 @@ __global__ void __launch_bounds__(scan_threads) carry_kernel(DeltaArguments<bf16
     commit_copies();
     wait_for_copies<1>();
     __syncthreads();
-    const SharedTile<16> w{memory + stage * CarryShared::stage}, k{memory + stage * CarryShared::stage + delta_tile};
-    const SharedTile<8> u1{memory + stage * CarryShared::stage + 2 * delta_tile};
+    bf16* tiles = memory + stage * CarryShared::stage;
+    const SharedTile<16> w{tiles}, k{tiles + delta_tile};
+    const SharedTile<8> u1{tiles + 2 * delta_tile};
     float u[8][4] = {};
-#pragma unroll
-    for (int d = 0; d < 8; ++d) {
-      unsigned a[4];
-      load_a(a, w, warp * 16, d * 16);
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        unsigned b[4];
-        load_b_transposed(b, S, e * 16, d * 16);
-        multiply_add(u[2 * e], a, b[0], b[1]);
-        multiply_add(u[2 * e + 1], a, b[2], b[3]);
-      }
-    }
+    multiply_add_rows_transposed(u, w, warp * 16, S);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int t = warp * 16 + lane / 4 + 8 * r;
@@ -190,24 +163,14 @@ __global__ void __launch_bounds__(scan_threads) carry_kernel(DeltaArguments<bf16
     __syncthreads();
     const float carry = carries[stage * 4];
 #pragma unroll
-    for (int s = 0; s < 2; ++s)
-#pragma unroll
-      for (int e = 0; e < 8; ++e)
-#pragma unroll
-        for (int q = 0; q < 4; ++q) h[s][e][q] *= carry;
+    for (int s = 0; s < 2; ++s) scale(h[s], carry);
 #pragma unroll
     for (int t = 0; t < 4; ++t)
 #pragma unroll
       for (int s = 0; s < 2; ++s) {
         unsigned a[4];
         load_a_transposed(a, k, warp * 32 + s * 16, t * 16);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          unsigned b[4];
-          load_b_transposed(b, scaled, e * 16, t * 16);
-          multiply_add(h[s][2 * e], a, b[0], b[1]);
-          multiply_add(h[s][2 * e + 1], a, b[2], b[3]);
-        }
+        multiply_add_transposed(h[s], a, scaled, 0, t * 16);
       }
     __syncthreads();
   }
@@ -229,73 +192,37 @@ __global__ void __launch_bounds__(scan_threads, 2) output_kernel(DeltaArguments<
   const int begin = x.cut.begin(c), n = x.cut.size(c);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const Rows<bf16> updates = work.rows(work.U, head, x.cut.tokens);
-  copy_tokens<16>(q.data, x.q, begin, n, 0, delta_rows, 0, key);
-  copy_tokens<16>(k.data, x.k, begin, n, 0, delta_rows, 0, key);
-  copy_tokens<16>(U.data, Rows<const bf16>{updates.data, updates.stride}, begin, n, 0, delta_rows, 0, 0);
+  copy_chunk(q, x.q, begin, n, key);
+  copy_chunk(k, x.k, begin, n, key);
+  copy_chunk(U, updates, begin, n, 0);
   commit_copies();
   copy_square<scan_threads>(S.data, x.state_of(c, head));
   gates.load(x.gates, static_cast<std::int64_t>(head) * x.cut.tokens + begin, n);
   wait_for_copies<0>();
   __syncthreads();
   float y[16][4] = {};
-#pragma unroll
-  for (int d = 0; d < 8; ++d) {
-    unsigned a[4];
-    load_a(a, q, warp * 16, d * 16);
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      unsigned b[4];
-      load_b_transposed(b, S, e * 16, d * 16);
-      multiply_add(y[2 * e], a, b[0], b[1]);
-      multiply_add(y[2 * e + 1], a, b[2], b[3]);
-    }
-  }
+  multiply_add_rows_transposed(y, q, warp * 16, S);
   int token[2], lower[2];
+  own_tokens(token, lower, x.cut, begin, n, warp);
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    token[r] = warp * 16 + lane / 4 + 8 * r;
-    lower[r] = token[r] < n ? x.cut.first(begin, token[r]) : delta_rows;
-    const float start = gates.start[token[r]];
-#pragma unroll
-    for (int e = 0; e < 16; ++e) {
-      y[e][2 * r] *= start;
-      y[e][2 * r + 1] *= start;
-    }
-  }
+  for (int r = 0; r < 2; ++r) scale_row(y, r, gates.start[token[r]]);
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
     if (j > warp) continue;
     float pairs[2][4] = {};
-#pragma unroll
-    for (int d = 0; d < 8; ++d) {
-      unsigned a[4], b[4];
-      load_a(a, q, warp * 16, d * 16);
-      load_b(b, k, j * 16, d * 16);
-      multiply_add(pairs[0], a, b[0], b[1]);
-      multiply_add(pairs[1], a, b[2], b[3]);
-    }
+    multiply_add_rows(pairs, q, warp * 16, k, j * 16);
 #pragma unroll
     for (int b = 0; b < 2; ++b)
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         pairs[b][e] *= pair_decay(gates, token[e / 2], j * 16 + b * 8 + lane % 4 * 2 + e % 2, lower[e / 2]);
     unsigned a[4];
-    as_factor(a, pairs);
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      unsigned b[4];
-      load_b_transposed(b, U, e * 16, j * 16);
-      multiply_add(y[2 * e], a, b[0], b[1]);
-      multiply_add(y[2 * e + 1], a, b[2], b[3]);
-    }
+    as_factor(a, pairs[0], pairs[1]);
+    multiply_add_transposed(y, a, U, 0, j * 16);
   }
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    if (token[r] >= n) continue;
-    bf16* to = x.y[begin + token[r]] + head * delta_dim + lane % 4 * 2;
-#pragma unroll
-    for (int e = 0; e < 16; ++e) *reinterpret_cast<unsigned*>(to + e * 8) = pack_pair(y[e][2 * r], y[e][2 * r + 1]);
-  }
+  for (int r = 0; r < 2; ++r)
+    if (token[r] < n) store_row(x.y[begin + token[r]] + head * delta_dim, y, r);
 }
 
 }  // namespace
@@ -303,35 +230,21 @@ __global__ void __launch_bounds__(scan_threads, 2) output_kernel(DeltaArguments<
 bool tensor_delta_fits(const DeltaRule& op, const DeltaRuleBackward* g) {
   const std::int64_t length = op.length > 0 ? op.length : op.q.rows();
   if (op.dim != delta_dim || op.value_dim != delta_dim || std::min(op.chunk, length) > delta_rows) return false;
-  const auto aligned = [](const Tensor& t) {
-    return !t.given() || (reinterpret_cast<std::intptr_t>(t.data) % 16 == 0 && (t.rows() <= 1 || t.stride % 8 == 0));
-  };
-  for (const Tensor* t : {&op.q, &op.k, &op.v, &op.y})
-    if (!aligned(*t)) return false;
-  if (reinterpret_cast<std::intptr_t>(op.states.data) % 32 != 0) return false;
-  if (g == nullptr) return true;
-  for (const Tensor* t : {&g->dy, &g->dq, &g->dk, &g->dv})
-    if (!aligned(*t)) return false;
-  return true;
+  if (!packs(op.dim, {&op.q, &op.k, &op.v, &op.y, &op.states})) return false;
+  return g == nullptr || packs(op.dim, {&g->dy, &g->dq, &g->dk, &g->dv});
 }
 
 void solve_chunks(const char* name, CudaStream& stream, const DeltaArguments<bf16>& x, const DeltaWork& work) {
   const dim3 grid(static_cast<unsigned>(x.cut.count()), static_cast<unsigned>(x.heads));
-  allow_shared(name, solve_kernel, SolveShared::bytes);
-  solve_kernel<<<grid, scan_threads, SolveShared::bytes, stream.handle()>>>(x, work);
-  launched(name);
+  launch_shared(name, stream, solve_kernel, grid, scan_threads, SolveShared::bytes, x, work);
 }
 
 void tensor_delta(const char* name, CudaStream& stream, const DeltaArguments<bf16>& x, const DeltaWork& work) {
   solve_chunks(name, stream, x, work);
-  allow_shared(name, carry_kernel, CarryShared::bytes);
   const dim3 halves(static_cast<unsigned>(2 * x.heads), static_cast<unsigned>(x.cut.sequences));
-  carry_kernel<<<halves, scan_threads, CarryShared::bytes, stream.handle()>>>(x, work);
-  launched(name);
-  allow_shared(name, output_kernel, OutputShared::bytes);
+  launch_shared(name, stream, carry_kernel, halves, scan_threads, CarryShared::bytes, x, work);
   const dim3 grid(static_cast<unsigned>(x.cut.count()), static_cast<unsigned>(x.heads));
-  output_kernel<<<grid, scan_threads, OutputShared::bytes, stream.handle()>>>(x, work);
-  launched(name);
+  launch_shared(name, stream, output_kernel, grid, scan_threads, OutputShared::bytes, x, work);
 }
 
 }  // namespace weft::cuda

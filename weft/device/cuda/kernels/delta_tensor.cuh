@@ -41,6 +41,12 @@ struct HeadGates {
 };
 constexpr int delta_gates = 4 * delta_rows;  // floats
 
+// The chunk's tokens, columns from `column` on, into a tile.
+template <int threads = scan_threads, int chunks, class T>
+__device__ inline void copy_chunk(const SharedTile<chunks>& to, const Rows<T>& from, int begin, int n, int column) {
+  copy_tokens<chunks, threads>(to.data, from, begin, n, 0, delta_rows, 0, column);
+}
+
 // A state [128][128] as a tile of bf16, by `threads` threads.
 template <int threads>
 __device__ inline void copy_square(bf16* to, const float* from) {
@@ -52,10 +58,6 @@ __device__ inline void copy_square(bf16* to, const float* from) {
     load<8>(from + index * 8, v);
     store<8>(tile.at(index / 16, index % 16), v);
   }
-}
-
-__device__ inline unsigned scale_bf16_pair(unsigned x, float low, float high) {
-  return pack_pair(__uint_as_float(x << 16) * low, __uint_as_float(x & 0xffff0000u) * high);
 }
 
 // The decay from token j to token t >= j; 0 where they do not see each other. lower: the first token that t sees.

@@ -25,30 +25,18 @@ __global__ void __launch_bounds__(scan_threads, 2)
   const int c = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y), key = head / x.per_key * delta_dim;
   const int begin = x.cut.begin(c), n = x.cut.size(c);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const Rows<bf16> Ws = work.rows(work.W, head, x.cut.tokens), Us = work.rows(work.U, head, x.cut.tokens),
-                   dUs = work.rows(work.dU, head, x.cut.tokens);
-  copy_tokens<16>(W.data, Rows<const bf16>{Ws.data, Ws.stride}, begin, n, 0, delta_rows, 0, 0);
-  copy_tokens<16>(q.data, x.q, begin, n, 0, delta_rows, 0, key);
-  copy_tokens<16>(k.data, x.k, begin, n, 0, delta_rows, 0, key);
-  copy_tokens<16>(dy.data, g.dy, begin, n, 0, delta_rows, 0, head * delta_dim);
+  const Rows<bf16> Us = work.rows(work.U, head, x.cut.tokens), dUs = work.rows(work.dU, head, x.cut.tokens);
+  copy_chunk(W, work.rows(work.W, head, x.cut.tokens), begin, n, 0);
+  copy_chunk(q, x.q, begin, n, key);
+  copy_chunk(k, x.k, begin, n, key);
+  copy_chunk(dy, g.dy, begin, n, head * delta_dim);
   commit_copies();
   copy_square<scan_threads>(S.data, x.state_of(c, head));
   gates.load(x.gates, static_cast<std::int64_t>(head) * x.cut.tokens + begin, n);
   wait_for_copies<0>();
   __syncthreads();
   float out[16][4] = {};
-#pragma unroll
-  for (int d = 0; d < 8; ++d) {
-    unsigned a[4];
-    load_a(a, W, warp * 16, d * 16);
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      unsigned b[4];
-      load_b_transposed(b, S, e * 16, d * 16);
-      multiply_add(out[2 * e], a, b[0], b[1]);
-      multiply_add(out[2 * e + 1], a, b[2], b[3]);
-    }
-  }
+  multiply_add_rows_transposed(out, W, warp * 16, S);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int t = warp * 16 + lane / 4 + 8 * r;
@@ -56,9 +44,8 @@ __global__ void __launch_bounds__(scan_threads, 2)
 #pragma unroll
     for (int e = 0; e < 16; ++e) {
       auto* at = reinterpret_cast<unsigned*>(Us[begin + t] + e * 8 + lane % 4 * 2);
-      const unsigned own = *at;
-      *at =
-          pack_pair(__uint_as_float(own << 16) - out[e][2 * r], __uint_as_float(own & 0xffff0000u) - out[e][2 * r + 1]);
+      const float2 own = unpack_pair(*at);
+      *at = pack_pair(own.x - out[e][2 * r], own.y - out[e][2 * r + 1]);
     }
   }
 #pragma unroll
@@ -69,14 +56,7 @@ __global__ void __launch_bounds__(scan_threads, 2)
   for (int t = 0; t < 4; ++t) {
     if (t < warp) continue;
     float pairs[2][4] = {};
-#pragma unroll
-    for (int d = 0; d < 8; ++d) {
-      unsigned a[4], b[4];
-      load_a(a, k, warp * 16, d * 16);
-      load_b(b, q, t * 16, d * 16);
-      multiply_add(pairs[0], a, b[0], b[1]);
-      multiply_add(pairs[1], a, b[2], b[3]);
-    }
+    multiply_add_rows(pairs, k, warp * 16, q, t * 16);
 #pragma unroll
     for (int b = 0; b < 2; ++b)
 #pragma unroll
@@ -85,22 +65,13 @@ __global__ void __launch_bounds__(scan_threads, 2)
         pairs[b][e] *= to < n ? pair_decay(gates, to, j, x.cut.first(begin, to)) : 0.0f;
       }
     unsigned a[4];
-    as_factor(a, pairs);
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      unsigned b[4];
-      load_b_transposed(b, dy, e * 16, t * 16);
-      multiply_add(out[2 * e], a, b[0], b[1]);
-      multiply_add(out[2 * e + 1], a, b[2], b[3]);
-    }
+    as_factor(a, pairs[0], pairs[1]);
+    multiply_add_transposed(out, a, dy, 0, t * 16);
   }
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int t = warp * 16 + lane / 4 + 8 * r;
-    if (t >= n) continue;
-#pragma unroll
-    for (int e = 0; e < 16; ++e)
-      *reinterpret_cast<unsigned*>(dUs[begin + t] + e * 8 + lane % 4 * 2) = pack_pair(out[e][2 * r], out[e][2 * r + 1]);
+    if (t < n) store_row(dUs[begin + t], out, r);
   }
 }
 
@@ -127,12 +98,11 @@ __global__ void __launch_bounds__(scan_threads)
   const auto fetch = [&](int i) {
     const int begin = x.cut.begin(last - i), n = x.cut.size(last - i), stage = i & 1;
     bf16* to = memory + stage * BackShared::stage;
-    copy_tokens<16>(to, x.k, begin, n, 0, delta_rows, 0, key);
-    copy_tokens<16>(to + delta_tile, Rows<const bf16>{W.data, W.stride}, begin, n, 0, delta_rows, 0, 0);
-    copy_tokens<16>(to + 2 * delta_tile, x.q, begin, n, 0, delta_rows, 0, key);
-    copy_tokens<8>(to + 3 * delta_tile, g.dy, begin, n, 0, delta_rows, 0, head * delta_dim + part);
-    copy_tokens<8>(to + 3 * delta_tile + delta_rows * 64, Rows<const bf16>{dU.data, dU.stride}, begin, n, 0, delta_rows,
-                   0, part);
+    copy_chunk(SharedTile<16>{to}, x.k, begin, n, key);
+    copy_chunk(SharedTile<16>{to + delta_tile}, W, begin, n, 0);
+    copy_chunk(SharedTile<16>{to + 2 * delta_tile}, x.q, begin, n, key);
+    copy_chunk(SharedTile<8>{to + 3 * delta_tile}, g.dy, begin, n, head * delta_dim + part);
+    copy_chunk(SharedTile<8>{to + 3 * delta_tile + delta_rows * 64}, dU, begin, n, part);
     const int t = static_cast<int>(threadIdx.x) % delta_rows;
     const std::int64_t from = at + begin + (t < n ? t : 0);
     if (threadIdx.x < delta_rows)
@@ -167,18 +137,7 @@ __global__ void __launch_bounds__(scan_threads)
     const SharedTile<16> k{tiles}, w{tiles + delta_tile}, q{tiles + 2 * delta_tile};
     const SharedTile<8> dy{tiles + 3 * delta_tile}, du1{tiles + 3 * delta_tile + delta_rows * 64};
     float u[8][4] = {};
-#pragma unroll
-    for (int d = 0; d < 8; ++d) {
-      unsigned a[4];
-      load_a(a, k, warp * 16, d * 16);
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        unsigned b[4];
-        load_b_transposed(b, S, e * 16, d * 16);
-        multiply_add(u[2 * e], a, b[0], b[1]);
-        multiply_add(u[2 * e + 1], a, b[2], b[3]);
-      }
-    }
+    multiply_add_rows_transposed(u, k, warp * 16, S);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int t = warp * 16 + lane / 4 + 8 * r;
@@ -194,22 +153,14 @@ __global__ void __launch_bounds__(scan_threads)
     __syncthreads();
     const float carry = carries[stage * 4];
 #pragma unroll
-    for (int s = 0; s < 2; ++s)
+    for (int s = 0; s < 2; ++s) scale(h[s], carry);
 #pragma unroll
-      for (int e = 0; e < 8; ++e)
-#pragma unroll
-        for (int j = 0; j < 4; ++j) h[s][e][j] *= carry;
-#pragma unroll
-    for (int t = 0; t < 4; ++t) {
-      const float* f = starts + stage * delta_rows + t * 16 + lane % 4 * 2;
+    for (int t = 0; t < 4; ++t)
 #pragma unroll
       for (int s = 0; s < 2; ++s) {
         unsigned a[4], m[4];
         load_a_transposed(a, q, warp * 32 + s * 16, t * 16);
-        a[0] = scale_bf16_pair(a[0], f[0], f[1]);
-        a[1] = scale_bf16_pair(a[1], f[0], f[1]);
-        a[2] = scale_bf16_pair(a[2], f[8], f[9]);
-        a[3] = scale_bf16_pair(a[3], f[8], f[9]);
+        scale_columns(a, starts + stage * delta_rows, t * 16);
         load_a_transposed(m, w, warp * 32 + s * 16, t * 16);
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
@@ -222,7 +173,6 @@ __global__ void __launch_bounds__(scan_threads)
           multiply_add(h[s][2 * e + 1], m, b[2], b[3]);
         }
       }
-    }
     __syncthreads();
   }
 }
@@ -233,13 +183,9 @@ void tensor_delta_backward(const char* name, CudaStream& stream, const DeltaArgu
                            const DeltaGradients<bf16>& g, const DeltaWork& work) {
   solve_chunks(name, stream, x, work);
   const auto chunks = static_cast<unsigned>(x.cut.count()), heads = static_cast<unsigned>(x.heads);
-  allow_shared(name, prepare_kernel, PrepareShared::bytes);
-  prepare_kernel<<<dim3(chunks, heads), scan_threads, PrepareShared::bytes, stream.handle()>>>(x, g, work);
-  launched(name);
-  allow_shared(name, carry_back_kernel, BackShared::bytes);
+  launch_shared(name, stream, prepare_kernel, dim3(chunks, heads), scan_threads, PrepareShared::bytes, x, g, work);
   const dim3 halves(2 * heads, static_cast<unsigned>(x.cut.sequences));
-  carry_back_kernel<<<halves, scan_threads, BackShared::bytes, stream.handle()>>>(x, g, work);
-  launched(name);
+  launch_shared(name, stream, carry_back_kernel, halves, scan_threads, BackShared::bytes, x, g, work);
   delta_chunk_gradients(name, stream, x, g, work);
 }
 

@@ -34,17 +34,13 @@ __global__ void __launch_bounds__(gradient_threads, 1)
   const int begin = x.cut.begin(c), n = x.cut.size(c), lane = me % 32, strip = me / 32 % 4;
   const bool of_keys = me >= scan_threads;
   const int side = of_keys ? 1 : 0;
-  copy_tokens<16, gradient_threads>(k.data, x.k, begin, n, 0, delta_rows, 0, key * delta_dim);
-  copy_tokens<16, gradient_threads>(q.data, x.q, begin, n, 0, delta_rows, 0, key * delta_dim);
+  copy_chunk<gradient_threads>(k, x.k, begin, n, key * delta_dim);
+  copy_chunk<gradient_threads>(q, x.q, begin, n, key * delta_dim);
   commit_copies();
   wait_for_copies<0>();
   __syncthreads();
   int token[2], lower[2];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    token[r] = strip * 16 + lane / 4 + 8 * r;
-    lower[r] = token[r] < n ? x.cut.first(begin, token[r]) : delta_rows;
-  }
+  own_tokens(token, lower, x.cut, begin, n, strip);
   float products[4][2][4] = {}, pairs[4][2][4] = {}, out[16][4] = {};  // q k^T or k k^T; X or Y; dq or dk
 #pragma unroll
   for (int d = 0; d < 8; ++d) {
@@ -53,10 +49,7 @@ __global__ void __launch_bounds__(gradient_threads, 1)
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       if (j > strip) continue;
-      unsigned b[4];
-      load_b(b, k, j * 16, d * 16);
-      multiply_add(products[j][0], a, b[0], b[1]);
-      multiply_add(products[j][1], a, b[2], b[3]);
+      multiply_add(products[j], a, k, j * 16, d * 16);
     }
   }
   for (int head = key * x.per_key; head < (key + 1) * x.per_key; ++head) {
@@ -64,9 +57,9 @@ __global__ void __launch_bounds__(gradient_threads, 1)
     const Rows<bf16> Us = work.rows(work.U, head, x.cut.tokens), dUs = work.rows(work.dU, head, x.cut.tokens);
     const std::int64_t box = static_cast<std::int64_t>(c) * x.heads + head;
     __syncthreads();
-    copy_tokens<16, gradient_threads>(dy.data, g.dy, begin, n, 0, delta_rows, 0, head * delta_dim);
-    copy_tokens<16, gradient_threads>(U.data, Rows<const bf16>{Us.data, Us.stride}, begin, n, 0, delta_rows, 0, 0);
-    copy_tokens<16, gradient_threads>(dR.data, Rows<const bf16>{dUs.data, dUs.stride}, begin, n, 0, delta_rows, 0, 0);
+    copy_chunk<gradient_threads>(dy, g.dy, begin, n, head * delta_dim);
+    copy_chunk<gradient_threads>(U, Us, begin, n, 0);
+    copy_chunk<gradient_threads>(dR, dUs, begin, n, 0);
     for (int i = me; i < delta_dim * 16; i += gradient_threads)
       copy_async(dS.at(i / 16, i % 16), work.dstate + box * delta_square + i * 8, true);
     for (int i = me; i < delta_rows * 8; i += gradient_threads)
@@ -84,13 +77,7 @@ __global__ void __launch_bounds__(gradient_threads, 1)
       if (t < strip) continue;
       unsigned a[4];
       load_a_transposed(a, T, strip * 16, t * 16);
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        unsigned b[4];
-        load_b_transposed(b, dR, side * 64 + e * 16, t * 16);
-        multiply_add(r64[2 * e], a, b[0], b[1]);
-        multiply_add(r64[2 * e + 1], a, b[2], b[3]);
-      }
+      multiply_add_transposed(r64, a, dR, side * 64, t * 16);
     }
     float dot = 0;  // dS . S0
     for (int i = me; i < delta_dim * 64; i += gradient_threads) {
@@ -108,8 +95,9 @@ __global__ void __launch_bounds__(gradient_threads, 1)
         const float low = r64[e][2 * r], high = r64[e][2 * r + 1];
         *reinterpret_cast<unsigned*>(dR.at(token[r], column / 8) + column % 8) = pack_pair(low, high);
         if (token[r] < n) {
-          const unsigned v = *reinterpret_cast<const unsigned*>(x.v[begin + token[r]] + head * delta_dim + column);
-          own += low * __uint_as_float(v << 16) + high * __uint_as_float(v & 0xffff0000u);
+          const float2 v =
+              unpack_pair(*reinterpret_cast<const unsigned*>(x.v[begin + token[r]] + head * delta_dim + column));
+          own += low * v.x + high * v.y;
           *reinterpret_cast<unsigned*>(g.dv[begin + token[r]] + head * delta_dim + column) =
               pack_pair(beta * low, beta * high);
         }
@@ -126,14 +114,7 @@ __global__ void __launch_bounds__(gradient_threads, 1)
     for (int j = 0; j < 4; ++j) {
       if (j > strip) continue;
       float dm[2][4] = {};
-#pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        unsigned a[4], b[4];
-        load_a(a, mine, strip * 16, e * 16);
-        load_b(b, U, j * 16, e * 16);
-        multiply_add(dm[0], a, b[0], b[1]);
-        multiply_add(dm[1], a, b[2], b[3]);
-      }
+      multiply_add_rows(dm, mine, strip * 16, U, j * 16);
 #pragma unroll
       for (int b = 0; b < 2; ++b) {
         float columns[2] = {0, 0};
@@ -152,10 +133,8 @@ __global__ void __launch_bounds__(gradient_threads, 1)
         }
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-#pragma unroll
-          for (int step = 4; step < 32; step *= 2) columns[e] += __shfl_xor_sync(all_lanes, columns[e], step);
-          if (lane < 4)
-            floats[At::columns + (side * 4 + strip) * delta_rows + j * 16 + b * 8 + lane * 2 + e] = columns[e];
+          const float all = sum_of_column(columns[e]);
+          if (lane < 4) floats[At::columns + (side * 4 + strip) * delta_rows + j * 16 + b * 8 + lane * 2 + e] = all;
         }
       }
     }
@@ -169,18 +148,7 @@ __global__ void __launch_bounds__(gradient_threads, 1)
         if (way == 1 && !of_keys) continue;
         const SharedTile<16> from = way == 1 ? U : mine, state = way == 1 ? dS : S;
         float moved[4][4] = {};
-#pragma unroll
-        for (int e = 0; e < 8; ++e) {
-          unsigned a[4];
-          load_a(a, from, strip * 16, e * 16);
-#pragma unroll
-          for (int d = 0; d < 2; ++d) {
-            unsigned b[4];
-            load_b(b, state, part * 32 + d * 16, e * 16);
-            multiply_add(moved[2 * d], a, b[0], b[1]);
-            multiply_add(moved[2 * d + 1], a, b[2], b[3]);
-          }
-        }
+        multiply_add_rows(moved, from, strip * 16, state, part * 32);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           const float start = gates.start[token[r]];
@@ -235,54 +203,33 @@ __global__ void __launch_bounds__(gradient_threads, 1)
   __syncthreads();
   const SharedTile<8> whole = of_keys ? Y : X;
 #pragma unroll
-  for (int j = 0; j < 4; ++j)
-#pragma unroll
-    for (int b = 0; b < 2; ++b)
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-        *reinterpret_cast<unsigned*>(whole.at(token[r], j * 2 + b) + lane % 4 * 2) =
-            pack_pair(pairs[j][b][2 * r], pairs[j][b][2 * r + 1]);
+  for (int j = 0; j < 4; ++j) store_tile(whole, strip * 16, j * 2, pairs[j]);
   __syncthreads();
-  const auto multiply = [&](const unsigned(&a)[4], const SharedTile<16>& with, int from) {
-#pragma unroll
-    for (int d = 0; d < 8; ++d) {
-      unsigned b[4];
-      load_b_transposed(b, with, d * 16, from * 16);
-      multiply_add(out[2 * d], a, b[0], b[1]);
-      multiply_add(out[2 * d + 1], a, b[2], b[3]);
-    }
-  };
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
     unsigned a[4];
     if (j <= strip) {
-      as_factor(a, pairs[j]);
-      multiply(a, k, j);
+      as_factor(a, pairs[j][0], pairs[j][1]);
+      multiply_add_transposed(out, a, k, 0, j * 16);
     }
     if (j >= strip && of_keys) {
       load_a_transposed(a, X, strip * 16, j * 16);
-      multiply(a, q, j);
+      multiply_add_transposed(out, a, q, 0, j * 16);
       load_a_transposed(a, Y, strip * 16, j * 16);
-      multiply(a, k, j);
+      multiply_add_transposed(out, a, k, 0, j * 16);
     }
   }
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    if (token[r] >= n) continue;
-    bf16* to = (of_keys ? g.dk : g.dq)[begin + token[r]] + key * delta_dim + lane % 4 * 2;
-#pragma unroll
-    for (int d = 0; d < 16; ++d) *reinterpret_cast<unsigned*>(to + d * 8) = pack_pair(out[d][2 * r], out[d][2 * r + 1]);
-  }
+  for (int r = 0; r < 2; ++r)
+    if (token[r] < n) store_row((of_keys ? g.dk : g.dq)[begin + token[r]] + key * delta_dim, out, r);
 }
 
 }  // namespace
 
 void delta_chunk_gradients(const char* name, CudaStream& stream, const DeltaArguments<bf16>& x,
                            const DeltaGradients<bf16>& g, const DeltaWork& work) {
-  allow_shared(name, gradient_kernel, GradientShared::bytes);
   const dim3 keys(static_cast<unsigned>(x.cut.count()), static_cast<unsigned>(x.key_heads));
-  gradient_kernel<<<keys, gradient_threads, GradientShared::bytes, stream.handle()>>>(x, g, work);
-  launched(name);
+  launch_shared(name, stream, gradient_kernel, keys, gradient_threads, GradientShared::bytes, x, g, work);
 }
 
 }  // namespace weft::cuda

@@ -124,19 +124,15 @@ void indexer_loss(Stream& stream, const IndexerLoss& op) {
   const Indexer& x = op.indexer;
   const Attention& a = op.attention.attention;
   const std::int64_t tokens = x.q.rows();
+  check_arguments(name, op);
   const ChosenKeys chosen = chosen_keys(name, op.attention);
   const auto fits = [](bool condition, const char* why) { require(condition, name, why); };
-  fits(a.q.rows() == tokens && a.q.dtype == x.q.dtype, "attention and indexer differ in tokens or dtype");
-  fits(same_size(op.dq, x.q) && same_size(op.dk, x.k) && same_size(op.dw, x.w), "a gradient differs in shape");
-  for (const Tensor* tensor : {&op.dq, &op.dk, &op.dw}) fits(tensor->dtype == x.q.dtype, "a gradient differs in dtype");
-  fits(op.scratch.rows() == tokens && columns_of(op.scratch) == chosen.K + 1, "scratch is not [T, K + 1]");
-  fits(op.scratch.dtype == DType::f32 && op.loss.dtype == DType::f32, "scratch or loss is not f32");
   fits(op.scale.dtype == DType::f64, "the scale is not f64");
   fits(x.dim <= 1024, "an indexer of more than 1024 dims is not there on a GPU yet");
   CudaStream& s = cuda_stream(stream);
   with_storage(name, x.q.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    const LossArguments<T> arguments{indexer_arguments<T>(name, x),
+    const LossArguments<T> arguments{indexer_arguments<T>(x),
                                      chosen,
                                      rows_of<const T>(a.q),
                                      rows_of<const T>(a.k),

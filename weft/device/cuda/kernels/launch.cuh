@@ -63,6 +63,15 @@ inline std::int64_t divide_up(std::int64_t x, std::int64_t by) { return (x + by 
 // After a launch.
 inline void launched(const char* operation) { check_cuda(cudaGetLastError(), operation); }
 
+// A kernel with `bytes` of dynamic shared memory, which may be more than the 48 KiB that need no word.
+template <class Kernel, class... Arguments>
+void launch_shared(const char* operation, CudaStream& stream, Kernel kernel, dim3 grid, int threads, int bytes,
+                   const Arguments&... arguments) {
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), operation);
+  kernel<<<grid, static_cast<unsigned>(threads), static_cast<std::size_t>(bytes), stream.handle()>>>(arguments...);
+  launched(operation);
+}
+
 // Whether rows of `columns` elements can be read eight at a time in every tensor given (absent ones do not matter; one
 // dim is one row).
 constexpr int pack = 8;

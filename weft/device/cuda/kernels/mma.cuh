@@ -58,6 +58,9 @@ __device__ inline unsigned pack_pair(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const unsigned*>(&pair);
 }
+__device__ inline float2 unpack_pair(unsigned pair) {
+  return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}
 
 // A tile of `chunks` chunks of eight elements a row.
 template <int chunks>

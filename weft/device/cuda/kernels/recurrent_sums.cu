@@ -1,6 +1,4 @@
-#include "weft/device/cuda/kernels/launch.cuh"
 #include "weft/device/cuda/kernels/recurrent_sums.cuh"
-#include "weft/device/cuda/kernels/scan.cuh"
 
 namespace weft::cuda {
 
@@ -30,13 +28,10 @@ void add_chunk_sums(const char* name, CudaStream& stream, const float* sums, std
 }
 
 ChunkCut chunk_cut(const char* operation, std::int64_t tokens, std::int64_t length, std::int64_t chunk,
-                   const Tensor& boundaries) {
-  require(chunk >= 1, operation, "a chunk has at least one token");
-  require(tokens < std::int64_t{1} << 31, operation, "more than 2 billion tokens");
+                   const Tensor& boundaries, std::int64_t heads) {
   if (length == 0) length = tokens;
-  require(tokens % length == 0, operation, "T is not a multiple of length");
-  require(!boundaries.given() || (boundaries.dtype == DType::i32 && boundaries.shape.elements() == tokens), operation,
-          "boundaries is not i32 [T]");
+  require(tokens < std::int64_t{1} << 31, operation, "more than 2 billion tokens");
+  require(heads <= 65535 && tokens / length <= 65535, operation, "more than 65535 heads or sequences");
   chunk = std::min(chunk, length);
   return {static_cast<int>(tokens),          static_cast<int>(length),
           static_cast<int>(chunk),           static_cast<int>(divide_up(length, chunk)),

@@ -25,9 +25,9 @@ struct ChunkCut {
   }
 };
 
-// The cut of T tokens; `operation` refuses what does not fit.
+// The cut of T tokens. Refuses what a kernel's ints and grids do not hold.
 ChunkCut chunk_cut(const char* operation, std::int64_t tokens, std::int64_t length, std::int64_t chunk,
-                   const Tensor& boundaries);
+                   const Tensor& boundaries, std::int64_t heads);
 
 // [heads][T]
 struct Steps {

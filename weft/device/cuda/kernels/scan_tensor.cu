@@ -14,10 +14,6 @@ struct Carry {
   bool backward;
 };
 
-__device__ unsigned scale_pair(unsigned x, float low, float high) {
-  return pack_pair(__uint_as_float(x << 16) * low, __uint_as_float(x & 0xffff0000u) * high);
-}
-
 constexpr int carry_stage = 2 * scan_rows * 64;  // elements: rows of the one and of the other
 constexpr int carry_shared = 2 * (carry_stage * 2 + scan_rows * 4 + 16);
 
@@ -60,25 +56,12 @@ __global__ void __launch_bounds__(scan_threads) carry_kernel(ScanArguments<bf16>
     const int stage = i & 1, n = x.cut.size(c);
     const SharedTile<8> rows{tiles + stage * carry_stage}, columns{tiles + stage * carry_stage + scan_rows * 64};
     const float carry = carries[stage * 4];
-#pragma unroll
-    for (int b = 0; b < 8; ++b)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) h[b][e] *= carry;
+    scale(h, carry);
     for (int t = 0; t < n; t += 16) {
       unsigned r[4];
       load_a_transposed(r, rows, warp * 16, t);
-      const float* f = factors + stage * scan_rows + t + lane % 4 * 2;
-      r[0] = scale_pair(r[0], f[0], f[1]);
-      r[1] = scale_pair(r[1], f[0], f[1]);
-      r[2] = scale_pair(r[2], f[8], f[9]);
-      r[3] = scale_pair(r[3], f[8], f[9]);
-#pragma unroll
-      for (int b = 0; b < 4; ++b) {
-        unsigned s[4];
-        load_b_transposed(s, columns, b * 16, t);
-        multiply_add(h[2 * b], r, s[0], s[1]);
-        multiply_add(h[2 * b + 1], r, s[2], s[3]);
-      }
+      scale_columns(r, factors + stage * scan_rows, t);
+      multiply_add_transposed(h, r, columns, 0, t);
     }
     __syncthreads();
   }
@@ -112,25 +95,9 @@ __global__ void __launch_bounds__(scan_threads, 2) output_kernel(ScanArguments<b
   wait_for_copies<0>();
   __syncthreads();
   float pairs[8][2][4] = {};
-#pragma unroll 2
-  for (int k = 0; k < N; k += 16) {
-    unsigned a[4];
-    load_a(a, C, warp * 16, k);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      if (j > strip) continue;
-      unsigned b[4];
-      load_b(b, B, j * 16, k);
-      multiply_add(pairs[j][0], a, b[0], b[1]);
-      multiply_add(pairs[j][1], a, b[2], b[3]);
-    }
-  }
+  multiply_pairs(pairs, C, warp * 16, B, [=](int j) { return j <= strip; });
   int token[2], lower[2];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    token[r] = strip * 16 + lane / 4 + 8 * r;
-    lower[r] = token[r] < n ? x.cut.first(begin, token[r]) : scan_rows;
-  }
+  own_tokens(token, lower, x.cut, begin, n, strip);
   for (int head = heads.first; head < heads.end; ++head) {
     const std::int64_t at = static_cast<std::int64_t>(head) * x.cut.tokens + begin;
     __syncthreads();
@@ -145,24 +112,13 @@ __global__ void __launch_bounds__(scan_threads, 2) output_kernel(ScanArguments<b
     for (int k = 0; k < N; k += 16) {
       unsigned a[4];
       load_a(a, C, warp * 16, k);
-#pragma unroll
-      for (int p = 0; p < 4; ++p) {
-        unsigned b[4];
-        load_b(b, H, p * 16, k);
-        multiply_add(y[2 * p], a, b[0], b[1]);
-        multiply_add(y[2 * p + 1], a, b[2], b[3]);
-      }
+      multiply_add(y, a, H, 0, k);
     }
     float sum[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       sum[r] = steps.sum[token[r]];
-      const float start = token[r] < n ? x.steps.start[at + token[r]] : 0.0f;
-#pragma unroll
-      for (int p = 0; p < 8; ++p) {
-        y[p][2 * r] *= start;
-        y[p][2 * r + 1] *= start;
-      }
+      scale_row(y, r, token[r] < n ? x.steps.start[at + token[r]] : 0.0f);
     }
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -177,14 +133,8 @@ __global__ void __launch_bounds__(scan_threads, 2) output_kernel(ScanArguments<b
           m[b][e] = seen ? pairs[j][b][e] * exp2f(sum[r] - steps.sum[from]) * steps.dt[from] : 0.0f;
         }
       unsigned a[4];
-      as_factor(a, m);
-#pragma unroll
-      for (int p = 0; p < 4; ++p) {
-        unsigned b[4];
-        load_b_transposed(b, xs, p * 16, j * 16);
-        multiply_add(y[2 * p], a, b[0], b[1]);
-        multiply_add(y[2 * p + 1], a, b[2], b[3]);
-      }
+      as_factor(a, m[0], m[1]);
+      multiply_add_transposed(y, a, xs, 0, j * 16);
     }
     const float skip = x.D != nullptr ? x.D[head] : 0.0f;
 #pragma unroll
@@ -203,11 +153,8 @@ __global__ void __launch_bounds__(scan_threads, 2) output_kernel(ScanArguments<b
 
 template <int N>
 void forward(const char* name, CudaStream& stream, const ScanArguments<bf16>& x) {
-  constexpr int shared = OutputShared<N>::bytes;
-  allow_shared(name, output_kernel<N>, shared);
   const dim3 grid(static_cast<unsigned>(2 * x.cut.count()), HeadRange::count(x.groups, x.per_group));
-  output_kernel<N><<<grid, scan_threads, shared, stream.handle()>>>(x);
-  launched(name);
+  launch_shared(name, stream, output_kernel<N>, grid, scan_threads, OutputShared<N>::bytes, x);
 }
 
 }  // namespace
@@ -215,17 +162,8 @@ void forward(const char* name, CudaStream& stream, const ScanArguments<bf16>& x)
 bool tensor_scan_fits(const StateScan& op, const StateScanBackward* g) {
   const std::int64_t length = op.length > 0 ? op.length : op.x.rows();
   if (op.dim != scan_dim || (op.state != 64 && op.state != 128) || std::min(op.chunk, length) > scan_rows) return false;
-  const auto aligned = [](const Tensor& t) {
-    return !t.given() || (reinterpret_cast<std::intptr_t>(t.data) % 16 == 0 &&
-                          (t.rows() <= 1 || t.stride * static_cast<std::int64_t>(size_of(t.dtype)) % 16 == 0));
-  };
-  for (const Tensor* t : {&op.x, &op.B, &op.C, &op.y})
-    if (!aligned(*t)) return false;
-  if (reinterpret_cast<std::intptr_t>(op.states.data) % 32 != 0) return false;
-  if (g == nullptr) return true;
-  for (const Tensor* t : {&g->dy, &g->dx, &g->dB, &g->dC})
-    if (!aligned(*t)) return false;
-  return reinterpret_cast<std::intptr_t>(g->dstates.data) % 32 == 0;
+  if (!packs(op.dim, {&op.x, &op.B, &op.C, &op.y, &op.states})) return false;
+  return g == nullptr || packs(op.dim, {&g->dy, &g->dx, &g->dB, &g->dC, &g->dstates});
 }
 
 void tensor_carry(const char* name, CudaStream& stream, const ScanArguments<bf16>& x, const Rows<const bf16>& rows,
@@ -233,9 +171,7 @@ void tensor_carry(const char* name, CudaStream& stream, const ScanArguments<bf16
   const dim3 grid(static_cast<unsigned>(x.heads * (x.state / 64)), static_cast<unsigned>(x.cut.sequences));
   const Carry carry{rows, columns, factor, states, backward};
   const auto run = [&](auto kernel) {
-    allow_shared(name, kernel, carry_shared);
-    kernel<<<grid, scan_threads, carry_shared, stream.handle()>>>(x, carry);
-    launched(name);
+    launch_shared(name, stream, kernel, grid, scan_threads, carry_shared, x, carry);
   };
   x.state == 128 ? run(carry_kernel<128>) : run(carry_kernel<64>);
 }

@@ -2,9 +2,8 @@
 // heads of 64. Tokens beyond the chunk's are zeros in shared memory.
 #pragma once
 
+#include "weft/device/cuda/kernels/accumulators.cuh"
 #include "weft/device/cuda/kernels/launch.cuh"
-#include "weft/device/cuda/kernels/mma.cuh"
-#include "weft/device/cuda/kernels/reduce.cuh"
 #include "weft/device/cuda/kernels/scan.cuh"
 
 namespace weft::cuda {
@@ -15,9 +14,9 @@ constexpr float log2_of_e = 1.4426950408889634f;
 
 // Rows [first, last) of the chunk that begins at `begin`, columns [column, column + 8 * chunks), into rows
 // [first - to, last - to) of a tile; zeros for tokens from n on.
-template <int chunks, int threads = scan_threads>
-__device__ inline void copy_tokens(bf16* to_tile, const Rows<const bf16>& x, int begin, int n, int first, int last,
-                                   int to, int column) {
+template <int chunks, int threads = scan_threads, class T>
+__device__ inline void copy_tokens(bf16* to_tile, const Rows<T>& x, int begin, int n, int first, int last, int to,
+                                   int column) {
   const SharedTile<chunks> tile{to_tile};
   for (int i = static_cast<int>(threadIdx.x); i < (last - first) * chunks; i += threads) {
     const int t = first + i / chunks, chunk = i % chunks;
@@ -58,24 +57,30 @@ struct HeadSteps {
   }
 };
 
-// Two neighbouring elements of a tile, column even.
-template <int chunks>
-__device__ inline float2 pair_at(const SharedTile<chunks>& tile, int row, int column) {
-  const unsigned bits = *reinterpret_cast<const unsigned*>(tile.at(row, column / 8) + column % 8);
-  return make_float2(__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u));
+// The tokens of a thread's two rows of accumulators, in the warp's strip of 16, and the first that each sees: none where
+// it lies beyond the chunk.
+__device__ __forceinline__ void own_tokens(int (&token)[2], int (&lower)[2], const ChunkCut& cut, int begin, int n,
+                                           int strip) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    token[r] = strip * 16 + lane / 4 + 8 * r;
+    lower[r] = token[r] < n ? cut.first(begin, token[r]) : scan_rows;
+  }
 }
 
-__device__ inline float sum_of_quad(float x) {
-  x += __shfl_xor_sync(all_lanes, x, 1);
-  return x + __shfl_xor_sync(all_lanes, x, 2);
-}
-
-// A tile of 16 x 16 accumulators as the first factor of the next product.
-__device__ inline void as_factor(unsigned (&a)[4], const float (&m)[2][4]) {
-  a[0] = pack_pair(m[0][0], m[0][1]);
-  a[1] = pack_pair(m[0][2], m[0][3]);
-  a[2] = pack_pair(m[1][0], m[1][1]);
-  a[3] = pack_pair(m[1][2], m[1][3]);
+// pairs[i] += A B^T: rows r .. r + 15 of A, tokens, and rows 16 i .. 16 i + 15 of B, for those i that are seen.
+template <int count, int chunks, class Seen>
+__device__ __forceinline__ void multiply_pairs(float (&pairs)[count][2][4], const SharedTile<chunks>& A, int r,
+                                               const SharedTile<chunks>& B, const Seen& seen) {
+#pragma unroll 2
+  for (int p = 0; p < chunks * 8; p += 16) {
+    unsigned a[4];
+    load_a(a, A, r, p);
+#pragma unroll
+    for (int i = 0; i < count; ++i)
+      if (seen(i)) multiply_add(pairs[i], a, B, i * 16, p);
+  }
 }
 
 // The heads of a block: as many of one group as scan_heads_a_block.
@@ -92,10 +97,5 @@ struct HeadRange {
     return static_cast<unsigned>(groups * divide_up(per_group, scan_heads_a_block));
   }
 };
-
-template <class Kernel>
-void allow_shared(const char* name, Kernel kernel, int bytes) {
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
-}
 
 }  // namespace weft::cuda

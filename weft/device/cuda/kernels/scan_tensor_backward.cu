@@ -38,19 +38,7 @@ __global__ void __launch_bounds__(scan_threads, 2) input_kernel(ScanArguments<bf
   wait_for_copies<0>();
   __syncthreads();
   float pairs[8][2][4] = {};
-#pragma unroll 2
-  for (int k = 0; k < N; k += 16) {
-    unsigned a[4];
-    load_a(a, B, warp * 16, k);
-#pragma unroll
-    for (int t = 0; t < 8; ++t) {
-      if (t < strip) continue;
-      unsigned b[4];
-      load_b(b, C, t * 16, k);
-      multiply_add(pairs[t][0], a, b[0], b[1]);
-      multiply_add(pairs[t][1], a, b[2], b[3]);
-    }
-  }
+  multiply_pairs(pairs, B, warp * 16, C, [=](int t) { return t >= strip; });
   int token[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) token[r] = strip * 16 + lane / 4 + 8 * r;
@@ -76,25 +64,14 @@ __global__ void __launch_bounds__(scan_threads, 2) input_kernel(ScanArguments<bf
     for (int k = 0; k < N; k += 16) {
       unsigned a[4];
       load_a(a, B, warp * 16, k);
-#pragma unroll
-      for (int p = 0; p < 4; ++p) {
-        unsigned b[4];
-        load_b(b, dH, p * 16, k);
-        multiply_add(dx[2 * p], a, b[0], b[1]);
-        multiply_add(dx[2 * p + 1], a, b[2], b[3]);
-      }
+      multiply_add(dx, a, dH, 0, k);
     }
     float sum[2], d[2], column[2] = {0, 0};
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       sum[r] = steps.sum[token[r]];
       d[r] = steps.dt[token[r]];
-      const float share = token[r] < n ? x.steps.share[at + token[r]] : 0.0f;
-#pragma unroll
-      for (int p = 0; p < 8; ++p) {
-        dx[p][2 * r] *= share;
-        dx[p][2 * r + 1] *= share;
-      }
+      scale_row(dx, r, token[r] < n ? x.steps.share[at + token[r]] : 0.0f);
     }
     unsigned own[4][4];
 #pragma unroll
@@ -104,12 +81,7 @@ __global__ void __launch_bounds__(scan_threads, 2) input_kernel(ScanArguments<bf
       if (t < strip) continue;
       float dm[2][4] = {}, m[2][4];
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        unsigned b[4];
-        load_b(b, dys, t * 16, k * 16);
-        multiply_add(dm[0], own[k], b[0], b[1]);
-        multiply_add(dm[1], own[k], b[2], b[3]);
-      }
+      for (int k = 0; k < 4; ++k) multiply_add(dm, own[k], dys, t * 16, k * 16);
 #pragma unroll
       for (int b = 0; b < 2; ++b) {
         float row[2] = {0, 0};
@@ -131,20 +103,13 @@ __global__ void __launch_bounds__(scan_threads, 2) input_kernel(ScanArguments<bf
         }
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-#pragma unroll
-          for (int step = 4; step < 32; step *= 2) row[e] += __shfl_xor_sync(all_lanes, row[e], step);
-          if (lane < 4) rows[warp * scan_rows + t * 16 + b * 8 + lane * 2 + e] = row[e];
+          const float all = sum_of_column(row[e]);
+          if (lane < 4) rows[warp * scan_rows + t * 16 + b * 8 + lane * 2 + e] = all;
         }
       }
       unsigned a[4];
-      as_factor(a, m);
-#pragma unroll
-      for (int p = 0; p < 4; ++p) {
-        unsigned b[4];
-        load_b_transposed(b, dys, p * 16, t * 16);
-        multiply_add(dx[2 * p], a, b[0], b[1]);
-        multiply_add(dx[2 * p + 1], a, b[2], b[3]);
-      }
+      as_factor(a, m[0], m[1]);
+      multiply_add_transposed(dx, a, dys, 0, t * 16);
     }
     const float skip = x.D != nullptr ? x.D[head] : 0.0f;
 #pragma unroll
@@ -217,11 +182,7 @@ __device__ void matrix_gradient(const ScanArguments<bf16>& x, const ScanGradient
   copy_tokens<N / 8, matrix_threads>(other.data, of_B ? x.C : x.B, begin, n, first, last, 0, group * N);
   commit_copies();
   int token[2], lower[2];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    token[r] = strip * 16 + lane / 4 + 8 * r;
-    lower[r] = token[r] < n ? x.cut.first(begin, token[r]) : scan_rows;
-  }
+  own_tokens(token, lower, x.cut, begin, n, strip);
   if (threadIdx.x < scan_rows)
     firsts[threadIdx.x] =
         static_cast<int>(threadIdx.x) < n ? x.cut.first(begin, static_cast<int>(threadIdx.x)) : scan_rows;
@@ -252,12 +213,7 @@ __device__ void matrix_gradient(const ScanArguments<bf16>& x, const ScanGradient
     for (int part = 0; part < N / 32; ++part) {
       float moved[2][4] = {};
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        unsigned b[4];
-        load_b_transposed(b, state, half + part * 16, k * 16);
-        multiply_add(moved[0], a[k], b[0], b[1]);
-        multiply_add(moved[1], a[k], b[2], b[3]);
-      }
+      for (int k = 0; k < 4; ++k) multiply_add_transposed(moved, a[k], state, half + part * 16, k * 16);
 #pragma unroll
       for (int i = 0; i < 2; ++i)
 #pragma unroll
@@ -282,14 +238,7 @@ __device__ void matrix_gradient(const ScanArguments<bf16>& x, const ScanGradient
       const int i = 2 * q + side;
       if (!seen(i)) continue;
       float dm[2][4] = {};
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        unsigned row[4], b[4];  // read again: registers are scarce here
-        load_a(row, rows, warp * 16, k * 16);
-        load_b(b, columns, i * 16, k * 16);
-        multiply_add(dm[0], row, b[0], b[1]);
-        multiply_add(dm[1], row, b[2], b[3]);
-      }
+      multiply_add_rows(dm, rows, warp * 16, columns, i * 16);  // `rows` read again: registers are scarce here
 #pragma unroll
       for (int b = 0; b < 2; ++b)
 #pragma unroll
@@ -314,12 +263,7 @@ __device__ void matrix_gradient(const ScanArguments<bf16>& x, const ScanGradient
   for (int q = 0; q < 4; ++q) {
     const int i = 2 * q + side;
     if (!seen(i)) continue;
-#pragma unroll
-    for (int b = 0; b < 2; ++b)
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-        *reinterpret_cast<unsigned*>(all_pairs.at(warp * 16 + lane / 4 + 8 * r, i * 2 + b) + lane % 4 * 2) =
-            pack_pair(pairs[q][b][2 * r], pairs[q][b][2 * r + 1]);
+    store_tile(all_pairs, warp * 16, i * 2, pairs[q]);
   }
   __syncthreads();
 #pragma unroll 1
@@ -327,22 +271,11 @@ __device__ void matrix_gradient(const ScanArguments<bf16>& x, const ScanGradient
     if (!seen(i)) continue;
     unsigned a[4];
     load_a(a, all_pairs, warp * 16, i * 16);
-#pragma unroll
-    for (int k = 0; k < N / 32; ++k) {
-      unsigned b[4];
-      load_b_transposed(b, other, half + k * 16, i * 16);
-      multiply_add(out[2 * k], a, b[0], b[1]);
-      multiply_add(out[2 * k + 1], a, b[2], b[3]);
-    }
+    multiply_add_transposed(out, a, other, half, i * 16);
   }
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    if (token[r] >= n) continue;
-    bf16* to = (of_B ? g.dB : g.dC)[begin + token[r]] + group * N + half + lane % 4 * 2;
-#pragma unroll
-    for (int k = 0; k < N / 16; ++k)
-      *reinterpret_cast<unsigned*>(to + k * 8) = pack_pair(out[k][2 * r], out[k][2 * r + 1]);
-  }
+  for (int r = 0; r < 2; ++r)
+    if (token[r] < n) store_row((of_B ? g.dB : g.dC)[begin + token[r]] + group * N + half, out, r);
 }
 
 template <int N>
@@ -359,14 +292,10 @@ __global__ void __launch_bounds__(matrix_threads, 2) matrix_kernel(ScanArguments
 template <int N>
 void backward(const char* name, CudaStream& stream, const ScanArguments<bf16>& x, const ScanGradients<bf16>& g) {
   const auto halves = static_cast<unsigned>(2 * x.cut.count());
-  allow_shared(name, input_kernel<N>, InputShared<N>::bytes);
   const dim3 blocks(halves, HeadRange::count(x.groups, x.per_group));
-  input_kernel<N><<<blocks, scan_threads, InputShared<N>::bytes, stream.handle()>>>(x, g);
-  launched(name);
-  allow_shared(name, matrix_kernel<N>, MatrixShared<N>::bytes);
+  launch_shared(name, stream, input_kernel<N>, blocks, scan_threads, InputShared<N>::bytes, x, g);
   const dim3 both(halves, static_cast<unsigned>(x.groups), 2);
-  matrix_kernel<N><<<both, matrix_threads, MatrixShared<N>::bytes, stream.handle()>>>(x, g);
-  launched(name);
+  launch_shared(name, stream, matrix_kernel<N>, both, matrix_threads, MatrixShared<N>::bytes, x, g);
 }
 
 }  // namespace

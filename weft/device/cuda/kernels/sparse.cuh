@@ -1,9 +1,9 @@
 // What the kernels of sparse attention share: a block of 256 threads a query, or a key; a warp for each product of rows.
 #pragma once
 
+#include "weft/device/argument_checks.h"
 #include "weft/device/cuda/kernels/launch.cuh"
 #include "weft/device/cuda/kernels/reduce.cuh"
-#include "weft/device/operations/sparse_attention.h"
 
 namespace weft::cuda {
 
@@ -23,14 +23,9 @@ struct IndexerArguments {
   float scale;
 };
 template <class T>
-IndexerArguments<T> indexer_arguments(const char* name, const Indexer& x) {
-  const std::int64_t tokens = x.q.rows();
-  require(x.heads >= 1 && x.dim >= 1 && columns_of(x.q) == x.heads * x.dim, name, "q is not [T, heads * dim]");
-  require(x.k.rows() == tokens && columns_of(x.k) == x.dim, name, "the indexer's k is not [T, dim]");
-  require(x.w.rows() == tokens && columns_of(x.w) == x.heads, name, "the indexer's w is not [T, heads]");
-  require(x.q.dtype == x.k.dtype && x.q.dtype == x.w.dtype, name, "the indexer's q, k and w differ in dtype");
-  return {rows_of<const T>(x.q),   rows_of<const T>(x.k),    rows_of<const T>(x.w),      static_cast<int>(x.heads),
-          static_cast<int>(x.dim), static_cast<int>(tokens), static_cast<float>(x.scale)};
+IndexerArguments<T> indexer_arguments(const Indexer& x) {
+  return {rows_of<const T>(x.q),   rows_of<const T>(x.k),        rows_of<const T>(x.w),      static_cast<int>(x.heads),
+          static_cast<int>(x.dim), static_cast<int>(x.q.rows()), static_cast<float>(x.scale)};
 }
 
 // The keys of every query: ascending token indices, -1 behind the last.
@@ -102,16 +97,6 @@ inline ChosenKeys chosen_keys(const char* name, const SparseAttention& op) {
   const Attention& x = op.attention;
   const std::int64_t tokens = x.q.rows();
   const auto fits = [name](bool condition, const char* why) { require(condition, name, why); };
-  fits(x.heads > 0 && x.kv_heads > 0 && x.heads % x.kv_heads == 0, "heads are not a multiple of kv_heads");
-  fits(columns_of(x.q) == x.heads * x.dim, "q is not [T, heads * dim]");
-  fits(x.k.rows() == tokens && columns_of(x.k) == x.kv_heads * x.dim, "k is not [T, kv_heads * dim]");
-  fits(x.v.rows() == tokens && columns_of(x.v) == x.kv_heads * x.value_dim, "v is not [T, kv_heads * value_dim]");
-  fits(x.out.rows() == tokens && columns_of(x.out) == x.heads * x.value_dim, "out is not [T, heads * value_dim]");
-  fits(x.q.dtype == x.k.dtype && x.q.dtype == x.v.dtype && x.q.dtype == x.out.dtype, "q, k, v and out differ in dtype");
-  fits(x.lse.rows() == x.heads && columns_of(x.lse) == tokens && x.lse.dtype == DType::f32,
-       "lse is not f32 [heads, T]");
-  fits(x.window == 0 && !x.sinks.given(), "chosen keys go with neither window nor sinks");
-  fits(op.keys.dtype == DType::i32 && op.keys.rows() == tokens && columns_of(op.keys) >= 1, "keys is not i32 [T, K]");
   fits(columns_of(op.keys) <= 16384, "more than 16384 keys of a query are not there on a GPU yet");
   fits(x.heads <= 65535, "more than 65535 heads");
   // Documents may be of any length: without sequences of one length, all tokens are one.
@@ -126,9 +111,7 @@ void run_sparse(const char* name, CudaStream& stream, Kernel kernel, dim3 grid, 
                 const Arguments&... arguments) {
   // In fours: the compiler reads as many at once, before it asks whether so many are there.
   const int bytes = static_cast<int>(divide_up(floats, 4) * static_cast<std::int64_t>(4 * sizeof(float)));
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
-  kernel<<<grid, sparse_threads, static_cast<std::size_t>(bytes), stream.handle()>>>(arguments...);
-  launched(name);
+  launch_shared(name, stream, kernel, grid, sparse_threads, bytes, arguments...);
 }
 
 }  // namespace weft::cuda

@@ -11,21 +11,6 @@
 namespace weft {
 namespace {
 
-RankCase small_case() {
-  RankCase c;
-  c.config.pattern = "M[*E]-";
-  c.config.hidden = 16;
-  c.config.vocabulary = 23;
-  c.config.attention = {.heads = 4, .kv_heads = 2, .head_dim = 4};
-  c.config.mlp.ffn = 24;
-  c.config.experts.experts = 4;
-  c.config.experts.ffn = 12;
-  c.config.experts.router.k = 2;
-  c.config.mamba = {.heads = 4, .head_dim = 8, .groups = 2, .state = 6, .chunk = 4};
-  c.config.init_std = 0.2;
-  return c;
-}
-
 SessionOptions options_of(const RankCase& c, bool updates = true) {
   SessionOptions o;
   o.config = c.config;
@@ -71,7 +56,7 @@ void set(Session& session, const State& state) {
 }
 
 TEST(SplitWeights, AStateThatIsReadAndSetHasTheSameBits) {
-  const RankCase c = small_case();
+  const RankCase c = small_case("M[*E]-");
   CpuDevice device;
   Session trained(device, options_of(c));
   trained.initialise_parameters(5);
@@ -122,7 +107,7 @@ TEST(SplitWeights, EveryNumberIsKept) {
                                       -infinity,
                                       std::numeric_limits<float>::quiet_NaN()};
   CpuDevice device;
-  Session session(device, options_of(small_case()));
+  Session session(device, options_of(small_case("M[*E]-")));
   session.set_parameters([&](const ParameterPart& part, double* values) {
     for (std::size_t i = 0; i < static_cast<std::size_t>(part.shape.elements()); ++i)
       values[i] = static_cast<double>(numbers[i % numbers.size()]);
@@ -141,7 +126,7 @@ TEST(SplitWeights, EveryNumberIsKept) {
 
 // A weight and what it leaves, both moments: 2 + 2 + 4 + 4 bytes.
 TEST(SplitWeights, TakeTwelveBytesAParameter) {
-  const RankCase c = small_case();
+  const RankCase c = small_case("M[*E]-");
   CpuDevice device;
   Session session(device, options_of(c));
   const Module& m = session.module();

@@ -22,8 +22,9 @@ struct GradientLayout {
 // Adds the reduction of the loss alone, for plans that evaluate; where the plan trains, of the router's losses too.
 void add_loss_reduction(Module& module, const GradientLayout& layout, bool trains = false);
 
-// Adds states m, v (and the lower bits of bf16 weights) for every parameter tensor, and the pieces: reductions of loss and gradients (dense over dp, experts over edp, one node a unit, the last unit first,
-// since its gradients are ready first), norm (sum of squares; the experts' part summed over ep, so that each element
+// Adds states m, v (and the lower bits of bf16 weights) for every parameter tensor, and the pieces: reductions of loss
+// and gradients (dense over dp, experts over edp, one node a unit, the last unit first, since its gradients are ready
+// first), norm (sum of squares; the experts' part summed over ep, so that each element
 // counts once), clip (the step's numbers with norm, clip factor and finite flag: Module::update_values), one update a
 // unit, which reads these and its gradients. Without clipping there is no norm: an update waits for its own gradients and
 // for the loss, whose finite flag alone decides whether weights move.

@@ -26,7 +26,8 @@ struct RmsNormBackward {
   Store store = Store::write;  // of dweight
 };
 
-// Layer norm of whole rows:  mean = mean(x), inverse = rsqrt(mean((x - mean)^2) + eps), y = (x - mean) inverse weight + bias
+// Layer norm of whole rows:
+//   mean = mean(x), inverse = rsqrt(mean((x - mean)^2) + eps), y = (x - mean) inverse weight + bias
 // weight, bias: [columns]. mean, inverse: acc [rows], may be absent together.
 struct LayerNorm {
   Tensor x, weight, bias, y, mean, inverse;

@@ -31,14 +31,14 @@ struct SumOfSquares {
   Tensor out;
   Store store = Store::write;
 };
-// sum: f64 [n], parts of the sum of squares (absent: 0). norm = sqrt(their sum), factor = min(1, limit / (norm + 1e-6)) (limit 0:
-// 1), finite = norm is finite and so is loss.
+// sum: f64 [n], parts of the sum of squares (absent: 0). norm = sqrt(their sum), factor = min(1, limit / (norm + 1e-6))
+// (limit 0: 1), finite = norm is finite and so is loss.
 struct ClipFactor {
   Tensor sum, loss, step_values;
   double limit = 0;
 };
-// A part of the parameters, all of one shape. What is updated is the weight, or, where a bf16 weight has a remainder (i16),
-// the float that both are together (split_float in weft/base/dtype.h).
+// A part of the parameters, all of one shape. What is updated is the weight; of bf16 weights the float that each is
+// together with its remainder (i16; split_float in weft/base/dtype.h).
 struct AdamSlab {
   Tensor weight, remainder, m, v, gradient;
   bool decay = true;

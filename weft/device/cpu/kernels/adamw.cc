@@ -28,12 +28,12 @@ struct StepConstants {
   }
 };
 
-// What is updated: weights as they are, or floats of which each is a weight and a remainder.
+// What is updated: weights as they are, or floats of which each is a bf16 weight and a remainder.
 template <class W>
 struct Weights {
   W* weight;
-  WEFT_INLINE Accumulator<W> get(std::int64_t i) const { return widen(weight[i]); }
-  WEFT_INLINE void set(std::int64_t i, Accumulator<W> x) const { weight[i] = narrow<W>(x); }
+  WEFT_INLINE W get(std::int64_t i) const { return weight[i]; }
+  WEFT_INLINE void set(std::int64_t i, W x) const { weight[i] = x; }
 };
 struct SplitWeights {
   bfloat16* weight;
@@ -69,18 +69,18 @@ void update_slab(const AdamW& op, const AdamSlab& slab, std::int64_t begin, std:
   Acc *m = slab.m.as<Acc>(), *v = slab.v.as<Acc>();
   const G* gradient = slab.gradient.as<G>();
   W* weight = slab.weight.as<W>();
-  if constexpr (dtype_of<W>() == DType::bf16) {
-    if (slab.remainder.given())
-      return update(constants, SplitWeights{weight, slab.remainder.as<std::int16_t>()}, m, v, gradient, begin, end);
-  }
-  update(constants, Weights<W>{weight}, m, v, gradient, begin, end);
+  if constexpr (dtype_of<W>() == DType::bf16)
+    update(constants, SplitWeights{weight, slab.remainder.as<std::int16_t>()}, m, v, gradient, begin, end);
+  else
+    update(constants, Weights<W>{weight}, m, v, gradient, begin, end);
 }
 
 void check(const AdamSlab& slab) {
   const DType acc = slab.weight.dtype == DType::f64 ? DType::f64 : DType::f32;
   require(slab.m.dtype == acc && slab.v.dtype == acc, "adamw", "m or v are not f32 (f64 for f64 weights)");
-  require(!slab.remainder.given() || (slab.weight.dtype == DType::bf16 && slab.remainder.dtype == DType::i16), "adamw",
-          "a remainder is i16, of bf16 weights");
+  const bool split = slab.weight.dtype == DType::bf16;
+  require(slab.remainder.given() == split && (!split || slab.remainder.dtype == DType::i16), "adamw",
+          "bf16 weights have remainders of i16, others none");
   const std::int64_t count = slab.weight.shape.elements();
   for (const Tensor* tensor : {&slab.weight, &slab.remainder, &slab.m, &slab.v, &slab.gradient})
     require(!tensor->given() || tensor == &slab.weight || tensor->shape.elements() == count, "adamw",

@@ -7,13 +7,13 @@
 namespace weft::cuda {
 
 struct SlabItem {
-  void* weight;
-  std::int16_t* remainder;  // or null
+  void* weight;             // f32, or
+  std::int16_t* remainder;  // bf16, with this
   float *m, *v;
   const void* gradient;
   std::int64_t count;
   int first;
-  bool single_weight, single_gradient, decays;
+  bool single_gradient, decays;
   bool packs;  // everything is aligned to 16 bytes
 };
 
@@ -65,10 +65,9 @@ __device__ inline void update_one(const StepConstants& k, float g, float& first,
   value = __fmaf_rn(-k.rate, direction, value);
 }
 
-// What is updated: weights as they are, or floats of which each is a weight and a remainder.
-template <class W>
+// What is updated: weights as they are, or floats of which each is a bf16 weight and a remainder.
 struct Weights {
-  W* weight;
+  float* weight;
   template <int V>
   __device__ void get(std::int64_t i, float (&x)[V]) const {
     load<V>(weight + i, x);
@@ -114,12 +113,10 @@ __device__ void update_part_by(const StepConstants& k, const SlabItem& s, std::i
                                int thread, int threads) {
   const G* gradient = static_cast<const G*>(s.gradient);
   const auto with = [&](const auto& values) { update<V>(k, values, s.m, s.v, gradient, begin, end, thread, threads); };
-  if (s.single_weight)
-    with(Weights<float>{static_cast<float*>(s.weight)});
-  else if (s.remainder != nullptr)
-    with(SplitWeights{static_cast<bf16*>(s.weight), s.remainder});
+  if (s.remainder == nullptr)
+    with(Weights{static_cast<float*>(s.weight)});
   else
-    with(Weights<bf16>{static_cast<bf16*>(s.weight)});
+    with(SplitWeights{static_cast<bf16*>(s.weight), s.remainder});
 }
 
 // V: 4 where the part comes in packs, else 1.

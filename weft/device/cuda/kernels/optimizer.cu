@@ -120,8 +120,9 @@ struct UpdateLaunch {
 
 void check(const AdamSlab& slab) {
   require(slab.m.dtype == DType::f32 && slab.v.dtype == DType::f32, "adamw", "m or v are not f32");
-  require(!slab.remainder.given() || (slab.weight.dtype == DType::bf16 && slab.remainder.dtype == DType::i16), "adamw",
-          "a remainder is i16, of bf16 weights");
+  const bool split = slab.weight.dtype == DType::bf16;
+  require(slab.remainder.given() == split && (!split || slab.remainder.dtype == DType::i16), "adamw",
+          "bf16 weights have remainders of i16, others none");
   const std::int64_t count = slab.weight.shape.elements();
   for (const Tensor* tensor : {&slab.weight, &slab.remainder, &slab.m, &slab.v, &slab.gradient})
     require(!tensor->given() || (tensor->shape.elements() == count && tensor->contiguous()), "adamw",
@@ -185,8 +186,7 @@ void adamw(Stream& stream, const AdamW& op) {
       for (const Tensor* tensor : {&slab.weight, &slab.remainder, &slab.m, &slab.v, &slab.gradient})
         aligned = aligned && reinterpret_cast<std::uintptr_t>(tensor->data) % 16 == 0;
       builder.add({slab.weight.data, slab.remainder.as<std::int16_t>(), slab.m.as<float>(), slab.v.as<float>(),
-                   slab.gradient.data, count, 0, slab.weight.dtype == DType::f32, slab.gradient.dtype == DType::f32,
-                   slab.decay, aligned},
+                   slab.gradient.data, count, 0, slab.gradient.dtype == DType::f32, slab.decay, aligned},
                   divide_up(count, launch.part));
     }
   });

@@ -1,5 +1,5 @@
-// grouped_matmul by CUTLASS's pointer-array kernels for Hopper: persistent, TMA and wgmma, groups' sizes in device
-// memory. Kernels are compiled one a file, without the host's part of them, which launch.cuh makes.
+// Weights' gradients of grouped_matmul by CUTLASS's pointer-array kernels for Hopper: persistent, TMA and wgmma, groups'
+// sizes in device memory. Kernels are compiled one a file, without the host's part of them, which launch.cuh makes.
 #pragma once
 
 #include "weft/device/cuda/hopper/cutlass.cuh"
@@ -7,11 +7,11 @@
 
 namespace weft::cuda::hopper {
 
-// How a kernel goes over a result: tiles of rows x columns, and how many blocks side by side share what they read. Rows of
-// groups are rounded up to rows * down. Two warp groups work on halves of one tile, or (turns) each on a tile of its own:
-// while one multiplies, the other stores. stored: columns of a tile that are stored at once.
-template <int tile_rows, int tile_columns, int blocks_down, int blocks_across, bool turns, int stored = 32>
+// How a kernel goes over a result: tiles of rows x columns, and how many blocks side by side share what they read. Two
+// warp groups work on halves of one tile, or (turns) each on a tile of its own: while one multiplies, the other stores.
+template <int tile_rows, int tile_columns, int blocks_down, int blocks_across, bool turns>
 struct Way {
+  static constexpr int stored = 32;  // columns of a tile at once
   using Tile = cute::Shape<cute::Int<tile_rows>, cute::Int<tile_columns>, cute::_64>;
   using Cluster = cute::Shape<cute::Int<blocks_down>, cute::Int<blocks_across>, cute::_1>;
   using Stored = cute::Shape<cute::Int<turns ? 64 : 128>, cute::Int<stored>>;
@@ -22,13 +22,13 @@ struct Way {
   static constexpr int stored_by_thread = 64 * stored / 128;                               // elements
 };
 
-using ForRows = Way<128, 256, 1, 2, false, 64>;   // rows of groups: pairs across, so that they round up to 128
-using ForWeights = Way<128, 192, 2, 1, true>;     // sums over rows; long stores of f32 hide behind the other's products
-using ForShortSums = Way<128, 256, 2, 1, false>;  // the same where few rows come to a group
+using ForWeights = Way<128, 192, 2, 1, true>;  // sums over rows; long stores of f32 hide behind the other's products
+using ForNarrowWeights = Way<192, 128, 1, 2, true>;  // bf16 results; 128 columns divide most widths, which 192 do not
+using ForShortSums = Way<128, 256, 2, 1, false>;     // where few rows come to a group
 
-// a_layout: RowMajor where sum elements lie side by side; b_layout: ColumnMajor where they do. D: of the result; C: like D
-// where results are added up, void otherwise.
-template <class LayoutA, class LayoutB, class C, class D, class Way>
+// D: of the result; C: like D where results are added up, void otherwise. Sum elements lie one below the other in both
+// factors.
+template <class C, class D, class Way>
 struct Grouped {
   using Shape = cutlass::gemm::GroupProblemShape<cute::Shape<int, int, int>>;
   using Element = cutlass::bfloat16_t;
@@ -51,8 +51,8 @@ struct Grouped {
       decltype(cutlass::epilogue::collective::detail::sm90_get_smem_store_op_for_accumulator<Row, D, Stored>()),
       cute::Copy_Atom<cute::SM90_U32x4_STSM_N, cutlass::half_t>, void>;
   using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
-      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, LayoutA*, 8, Element, LayoutB*, 8, float,
-      typename Way::Tile, typename Way::Cluster,
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, cutlass::layout::ColumnMajor*, 8, Element,
+      cutlass::layout::RowMajor*, 8, float, typename Way::Tile, typename Way::Cluster,
       cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(sizeof(typename Epilogue::SharedStorage))>,
       typename Way::Schedule>::CollectiveOp;
   using Kernel = cutlass::gemm::kernel::GemmUniversal<Shape, Mainloop, Epilogue>;
@@ -64,15 +64,11 @@ struct Grouped {
   using Sizes = typename Shape::UnderlyingProblemShape;
 };
 
-using RowMajor = cutlass::layout::RowMajor;
-using ColumnMajor = cutlass::layout::ColumnMajor;
 using Narrow = cutlass::bfloat16_t;
-using Forward = Grouped<RowMajor, ColumnMajor, void, Narrow, ForRows>;
-using InputGradient = Grouped<RowMajor, RowMajor, void, Narrow, ForRows>;
-using WeightGradient = Grouped<ColumnMajor, RowMajor, void, float, ForWeights>;
-using WeightGradientShort = Grouped<ColumnMajor, RowMajor, void, float, ForShortSums>;
-using WeightGradientAdd = Grouped<ColumnMajor, RowMajor, float, float, ForWeights>;
-using WeightGradientNarrow = Grouped<ColumnMajor, RowMajor, Narrow, Narrow, ForWeights>;
+using WeightGradient = Grouped<void, float, ForWeights>;
+using WeightGradientShort = Grouped<void, float, ForShortSums>;
+using WeightGradientAdd = Grouped<float, float, ForWeights>;
+using WeightGradientNarrow = Grouped<Narrow, Narrow, ForNarrowWeights>;
 
 // The body of a kernel.
 template <class G>

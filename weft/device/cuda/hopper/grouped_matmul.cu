@@ -26,8 +26,6 @@ constexpr std::int64_t short_sum = 512;
 
 using Product = void (*)(CudaStream&, const hopper::Products&);
 Product product_of(const GroupedMatmul& op) {
-  if (op.mode == GroupedMatmul::Mode::forward) return hopper::forward;
-  if (op.mode == GroupedMatmul::Mode::input_gradient) return hopper::input_gradient;
   if (op.w.dtype == DType::bf16) return hopper::weight_gradient_narrow;
   if (op.store == Store::add) return hopper::weight_gradient_add;
   return op.x.rows() < short_sum * op.w.shape[0] ? hopper::weight_gradient_short : hopper::weight_gradient;
@@ -48,11 +46,10 @@ __global__ void write_lists(hopper::Products p, hopper::Lists lists) {
   const int count = p.counts[g];
   const std::int64_t offset = p.offsets[g];
   // A sum over nothing is no product for CUTLASS: such a group has no rows (zeros are written elsewhere).
-  lists.sizes[g] =
-      p.sums_rows ? hopper::Sizes{count > 0 ? p.m : 0, p.n, count > 0 ? count : 64} : hopper::Sizes{count, p.n, p.k};
+  lists.sizes[g] = hopper::Sizes{count > 0 ? p.m : 0, p.n, count > 0 ? count : 64};
   lists.a[g] = p.a + offset * p.a_stride;
-  lists.b[g] = p.b + (p.sums_rows ? offset * p.b_stride : g * p.b_group);
-  lists.d[g] = static_cast<char*>(p.d) + (p.sums_rows ? g * p.d_group : offset * p.d_stride) * p.d_bytes;
+  lists.b[g] = p.b + offset * p.b_stride;
+  lists.d[g] = static_cast<char*>(p.d) + g * p.d_group * p.d_bytes;
   lists.a_stride[g] = p.a_stride;
   lists.b_stride[g] = p.b_stride;
   lists.d_stride[g] = p.d_stride;
@@ -76,33 +73,25 @@ bool hopper_grouped_matmul(CudaStream& stream, const GroupedMatmul& op) {
   const bool narrow = result.dtype == DType::bf16;
   if (!narrow && !(gradient && result.dtype == DType::f32)) return false;
   if (n % 8 != 0 || k % 8 != 0 || !aligned(first) || !aligned(second) || !aligned(result) || !is_hopper()) return false;
+  if (!gradient) {
+    hopper::multiply_rows_of(stream, op);
+    return true;
+  }
 
   hopper::Products p = {};
   p.counts = op.groups.counts.as<std::int32_t>(), p.offsets = op.groups.offsets.as<std::int32_t>();
-  p.groups = static_cast<int>(op.w.shape[0]);
+  p.groups = static_cast<int>(op.w.shape[0]), p.m = static_cast<int>(n), p.n = static_cast<int>(k);
   p.d_bytes = static_cast<int>(size_of(result.dtype));
   p.a = first.as<bf16>(), p.b = second.as<bf16>(), p.d = result.data;
-  p.a_stride = first.stride, p.b_stride = gradient ? second.stride : k, p.d_stride = gradient ? k : result.stride;
-  p.b_group = op.w.stride, p.d_group = op.w.stride;
-  switch (op.mode) {
-    case Mode::forward:
-      p.n = static_cast<int>(n), p.k = static_cast<int>(k);
-      break;
-    case Mode::input_gradient:
-      p.n = static_cast<int>(k), p.k = static_cast<int>(n);
-      break;
-    case Mode::weight_gradient:
-      p.m = static_cast<int>(n), p.n = static_cast<int>(k);
-      p.sums_rows = true, p.add = op.store == Store::add;
-      if (!p.add) {
-        const auto words = n * k * static_cast<std::int64_t>(size_of(result.dtype)) / 16;
-        clear_empty<<<dim3(16, static_cast<unsigned>(p.groups)), 256, 0, stream.handle()>>>(p.counts, op.w.as<uint4>(),
-                                                                                            words);
-        launched("grouped_matmul");
-      }
-      break;
+  p.a_stride = first.stride, p.b_stride = second.stride, p.d_stride = k, p.d_group = op.w.stride;
+  p.add = op.store == Store::add;
+  product_of(op)(stream, p);  // first: it asks for scratch memory
+  if (!p.add) {
+    const auto words = n * k * static_cast<std::int64_t>(size_of(result.dtype)) / 16;
+    clear_empty<<<dim3(16, static_cast<unsigned>(p.groups)), 256, 0, stream.handle()>>>(p.counts, op.w.as<uint4>(),
+                                                                                        words);
+    launched("grouped_matmul");
   }
-  product_of(op)(stream, p);
   return true;
 }
 

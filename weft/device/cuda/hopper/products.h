@@ -7,16 +7,15 @@
 
 namespace weft::cuda::hopper {
 
-// What the products of all groups have in common. d [m, n] = a b (+ d, with add); where sizes or places vary by group:
-//   usually    m = count; a and d begin at row `offset`
-//   sums_rows  k = count; a and b begin at row `offset`
+// What the sums over rows have in common. d [m, n] of a group = a b (+ d, with add), of `count` rows of a and b from row
+// `offset` on.
 struct Products {
   const __nv_bfloat16 *a, *b;
   void* d;
-  int m, n, k, groups;
-  std::int64_t a_stride, b_stride, d_stride, b_group, d_group;
+  int m, n, groups;
+  std::int64_t a_stride, b_stride, d_stride, d_group;
   const std::int32_t *counts, *offsets;
-  bool sums_rows, add;
+  bool add;
   int d_bytes;  // of an element of d
 };
 

@@ -10,7 +10,7 @@ namespace weft::cuda {
 void tile_grouped_matmul(CudaStream& stream, const GroupedMatmul& op);
 // bf16 factors on tensor cores. False: their alignment does not allow it.
 bool tensor_grouped_matmul(CudaStream& stream, const GroupedMatmul& op);
-// bf16 factors by CUTLASS on Hopper (hopper/). False: another GPU, another alignment, or not built in.
+// bf16 factors on Hopper (hopper/). False: another GPU, another alignment, or not built in.
 bool hopper_grouped_matmul(CudaStream& stream, const GroupedMatmul& op);
 
 }  // namespace weft::cuda

@@ -12,8 +12,9 @@
 // replay_host_us: from calling Session::step (tokens on the host) to the return of the graph's launch; launch_us: the part
 // of it from there where the executor begins; host_us: all of the host's time in a step that is not waiting for the GPU.
 // Medians. (A GPU begins with a graph before its launch returns.) between_steps: the share of the wall clock in which no
-// step is on the GPU, by events around each. gpu_busy: the share of two steps in which at least one kernel or copy ran, by
-// CUPTI; gaps between kernels count as idle, and CUPTI makes them longer: a lower bound. memory: what was counted before the run, and what cudaMemGetInfo says after it is gone.
+// step is on the GPU, by events around each, in steps of their own. gpu_busy: the share of two steps in which at least one
+// kernel or copy ran, by CUPTI; gaps between kernels count as idle, and CUPTI makes them longer: a lower bound. memory:
+// what was counted before the run, and what cudaMemGetInfo says after it is gone.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -180,7 +181,6 @@ void run(const std::string& name, const BenchOptions& options) {
     if (executor.division().settled()) --before_timing;
   }
   std::vector<double> replay, launch, host;
-  double on_device = 0;
   const double start = now();
   for (int i = 0; i < steps; ++i) {
     const double called = now();
@@ -189,9 +189,17 @@ void run(const std::string& name, const BenchOptions& options) {
     host.push_back(now() - called - times.waited);
     replay.push_back(executor.began() - called + times.queued);
     launch.push_back(times.queued);
-    on_device += times.on_device;
   }
   const double seconds = (now() - start) / steps;
+  executor.time_on_device(true);
+  double on_device = 0;
+  const double start_timed = now();
+  for (int i = 0; i < steps; ++i) {
+    step(i);
+    on_device += executor.step_times().on_device;
+  }
+  const double between = 1 - on_device / (now() - start_timed);
+  executor.time_on_device(false);
   const std::size_t after = device->free_bytes();
   const MemoryNeed& need = session.memory_need();
   const auto gib = [](auto bytes) { return rounded(static_cast<double>(bytes) / (1 << 30), 1e-3); };
@@ -257,7 +265,7 @@ void run(const std::string& name, const BenchOptions& options) {
       {"replay_host_us", rounded(median(replay) * 1e6, 0.1)},
       {"launch_us", rounded(median(launch) * 1e6, 0.1)},
       {"host_us", rounded(median(host) * 1e6, 0.1)},
-      {"between_steps", rounded(1 - on_device / (seconds * steps), 1e-5)},
+      {"between_steps", rounded(between, 1e-5)},
       {"gpu_busy", gpu.why_not.empty() ? Json(rounded(gpu.busy / gpu.span, 1e-4)) : Json(gpu.why_not)},
       {"kernels", gpu.count / 2},
       {"graph", executor.why_no_graph().empty() ? "full" : executor.why_no_graph()},

@@ -51,10 +51,11 @@ TEST(TcpRanks, WithDifferentOptionsAreRefused) {
   processes.start(Words{program} + small_run + Words{"--log-interval", "7", "--clip-grad", "0.5"},
                   torchrun_variables(1, 2, port));
   const auto ended = processes.wait();
-  const char* why = "--clip-grad is 0.5 on rank 1 and 1 on rank 0: start all ranks with the same options";
-  EXPECT_NE(ended[0].code, 0);
-  EXPECT_NE(ended[1].code, 0);
-  EXPECT_TRUE(ended[0].says(why)) << ended[0].output;
+  EXPECT_EQ(ended[0].code, 2);
+  EXPECT_EQ(ended[1].code, 2);
+  EXPECT_EQ(ended[0].output,
+            "weft: --clip-grad is 0.5 on rank 1 and 1 on rank 0: start all ranks with the same options\n");
+  EXPECT_EQ(ended[1].output, "");  // rank 0 has said it
 }
 
 TEST(TcpRanks, StartedByHand) {

@@ -51,6 +51,29 @@ class HostMemory : public Memory {
   std::unique_ptr<std::byte[]> data_;
 };
 
+using Recorded = std::vector<std::function<void()>>;
+thread_local Recorded* recording = nullptr;  // where what this thread queues goes instead
+
+class QueuedGraph : public Graph {
+ public:
+  explicit QueuedGraph(const std::function<void()>& queue) {
+    recording = &work_;
+    try {
+      queue();
+    } catch (...) {
+      recording = nullptr;
+      throw;
+    }
+    recording = nullptr;
+  }
+  void launch(Stream& stream) override {
+    for (const auto& work : work_) queued(stream).push(work);
+  }
+
+ private:
+  Recorded work_;
+};
+
 void queue_copy(Stream& stream, void* to, const void* from, std::size_t bytes) {
   if (bytes > 0) queued(stream).push([=] { std::memmove(to, from, bytes); });
 }
@@ -88,6 +111,10 @@ void QueuedStream::synchronize() {
 }
 
 void QueuedStream::push(std::function<void()> work) {
+  if (recording) {
+    recording->push_back(std::move(work));
+    return;
+  }
   {
     const std::lock_guard lock(mutex_);
     queue_.push_back(std::move(work));
@@ -97,6 +124,10 @@ void QueuedStream::push(std::function<void()> work) {
 
 std::unique_ptr<Event> QueuedDevice::make_event() { return std::make_unique<QueuedEvent>(); }
 std::unique_ptr<Memory> QueuedDevice::allocate(std::size_t bytes) { return std::make_unique<HostMemory>(bytes); }
+
+std::unique_ptr<Graph> QueuedDevice::capture(Stream&, const std::function<void()>& queue) {
+  return std::make_unique<QueuedGraph>(queue);
+}
 
 void QueuedDevice::copy_in(Stream& stream, void* device, const void* host, std::size_t bytes) {
   queue_copy(stream, device, host, bytes);

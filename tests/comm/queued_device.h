@@ -1,4 +1,5 @@
 // A device that queues its work, as a GPU does, in host memory: every stream is a thread that runs what it is given, in
+// order. A graph is all that was recorded, on any stream, in the order of the calls: launched, one stream runs it in that
 // order. For tests of what only queues.
 #pragma once
 
@@ -43,6 +44,7 @@ class QueuedDevice : public Device {
   std::unique_ptr<Event> make_event() override;
   std::unique_ptr<Memory> allocate(std::size_t bytes) override;
   std::size_t free_bytes() const override { return std::size_t{1} << 30; }
+  std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& queue) override;
   void copy_in(Stream& stream, void* device, const void* host, std::size_t bytes) override;
   void copy_out(Stream& stream, void* host, const void* device, std::size_t bytes) override;
   void copy(Stream& stream, void* to, const void* from, std::size_t bytes) override;

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 
 #include <gtest/gtest.h>
 
@@ -96,6 +97,26 @@ TEST(MemoryPlan, buffers_alive_together_never_overlap_and_memory_is_reused) {
     }
     EXPECT_LT(memory.arena, naive) << "memory is never reused";
     EXPECT_TRUE(memory.reuses.empty()) << "on one lane memory is always known to be free";
+  }
+}
+
+// One copy brings a step all that the host gives to it, and nothing of what nodes write lies there.
+TEST(MemoryPlan, what_the_host_gives_lies_side_by_side_at_the_beginning) {
+  const Plan plan = small_plan("[*E]-", 2);
+  const MemoryPlan memory = plan_memory(plan);
+  std::set<std::string> given, written;
+  for (std::size_t b = 0; b < plan.buffers.size(); ++b) {
+    const std::string name = plan.name_of(BufferId(static_cast<std::int64_t>(b)));
+    if (memory.offset[b] >= 0 && memory.offset[b] < memory.inputs_end)
+      given.insert(name);
+    else if (memory.offset[b] >= 0 && memory.offset[b] < memory.step_values_end)
+      written.insert(name);
+  }
+  EXPECT_EQ(given, (std::set<std::string>{"tokens@0", "tokens@1", "labels@0", "labels@1", "step_values"}));
+  EXPECT_EQ(written, (std::set<std::string>{"loss", "squares", "update_values"}));
+  for (const BufferUse& use : plan.uses) {
+    const std::int64_t offset = memory.offset[use.buffer.index()];
+    EXPECT_FALSE(use.access != Access::read && offset >= 0 && offset < memory.inputs_end) << plan.name_of(use.buffer);
   }
 }
 

@@ -21,16 +21,9 @@ inline std::vector<NamedCase> bitwise_cases(int ranks) {
     for (int expert_ranks : {1, 2, 4})
       for (const bool sigmoid : {false, true}) {
         if (expert_ranks > ranks) continue;
-        RankCase c;
-        c.config.pattern = pattern;
-        c.config.hidden = 16;
-        c.config.vocabulary = 23;
-        c.config.attention = {.heads = 4, .kv_heads = 2, .head_dim = 4};
-        c.config.mlp.ffn = 24;
+        RankCase c = small_case(pattern);
         c.config.experts.experts = sigmoid ? 4 : 8;
-        c.config.experts.ffn = 12;
         c.config.experts.router.k = sigmoid ? 3 : 2;
-        c.config.init_std = 0.2;
         if (sigmoid) {
           c.config.experts.router.score = RouterSpec::Score::sigmoid;
           c.config.experts.router.choose_first = false;
@@ -58,8 +51,6 @@ inline std::vector<NamedCase> bitwise_cases(int ranks) {
     RankCase c = cases.back().run;
     c.config.pattern = pattern;
     c.bf16_gradients = pattern[0] == 'M' && pattern[1] == 'E';
-    c.config.mamba = {.heads = 4, .head_dim = 8, .groups = 2, .state = 6, .chunk = 4};
-    c.config.delta_net = {.heads = 4, .key_heads = 2, .head_dim = 8, .key_dim = 6, .chunk = 4};
     cases.push_back({fmt::format("{} ranks={}", pattern, ranks), c});
   }
   return cases;

@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/train/ranks.h"
+#include "weft/base/error.h"
 #include "weft/device/cpu/device.h"
 #include "weft/execute/stream_executor.h"
 #include "weft/train/digest.h"
@@ -24,18 +26,10 @@ TEST(DivisionTrials, tries_even_parts) {
   EXPECT_THAT(divisions_to_try(1), ElementsAre(1));  // a CPU
 }
 
-TEST(InBackground, is_what_is_done_in_time) {
-  // Left by the step before, needed at 0, 20 and 40; this step's, ready at 50, 60 and 90 of 100.
-  const std::vector<BackgroundUpdate> updates{{0, 0, 15},    {0, 20, 15},   {0, 40, 30},
-                                              {50, 100, 30}, {60, 100, 15}, {90, 100, 15}};
-  std::vector<std::pair<double, double>> times;
-  for (const auto& t : in_background(updates)) times.emplace_back(t ? t->start : -1, t ? t->end : -1);
-  EXPECT_THAT(times, ElementsAre(Pair(-1, -1), Pair(0, 15), Pair(-1, -1), Pair(50, 80), Pair(80, 95), Pair(-1, -1)));
-}
-
 TEST(DivisionTrials, keeps_the_quickest) {
-  // Of two steps each; with 8 the first was quick by chance.
-  const std::map<int, std::vector<double>> seconds{{132, {3, 3}}, {8, {1, 9}}, {24, {2, 2}}, {48, {2.5, 2.5}}};
+  // Of four steps each; with 8 the first were quick by chance.
+  const std::map<int, std::vector<double>> seconds{
+      {132, {3, 3, 3, 3}}, {8, {1, 1, 1, 17}}, {24, {2, 2, 2, 2}}, {48, {2.5, 2.5, 2.5, 2.5}}};
   DivisionTrials trials({132, 8, 24, 48}, 132);
   std::map<int, std::size_t> timed;
   std::vector<Stage> stages;
@@ -46,11 +40,12 @@ TEST(DivisionTrials, keeps_the_quickest) {
     const bool times = trials.stage() == Stage::time;
     // What is not timed does not matter.
     const bool quickest = trials.passed(times ? seconds.at(tried)[timed[tried]++] : 0.1);
-    EXPECT_EQ(quickest, timed[tried] == 2 && (tried == 132 || tried == 24)) << tried;
+    EXPECT_EQ(quickest, timed[tried] == 4 && (tried == 132 || tried == 24)) << tried;
   }
   EXPECT_EQ(trials.processors(), 24);
-  EXPECT_EQ(steps, 19);  // all of them need not be watched
-  EXPECT_THAT(stages, ElementsAre(Stage::meet, Stage::watch, Stage::warm, Stage::time, Stage::time));
+  EXPECT_EQ(steps, 35);  // all of them need not be watched
+  EXPECT_THAT(stages, ElementsAre(Stage::meet, Stage::watch, Stage::warm, Stage::warm, Stage::warm, Stage::time,
+                                  Stage::time, Stage::time, Stage::time));
   EXPECT_THAT(trials.timed(), ElementsAre(Pair(132, 3), Pair(8, 5), Pair(24, 2), Pair(48, 2.5)));
   EXPECT_FALSE(trials.passed(0.1));
   EXPECT_EQ(trials.processors(), 24);
@@ -75,20 +70,21 @@ class Divided : public CpuDevice {
   int processors() const override { return 132; }
 };
 
+SessionOptions small_options(bool overlap) {
+  RankCase c = small_case("*-");
+  c.dtype = DType::f32;
+  c.length = 8;
+  c.micro_batches = 1;
+  c.parallel = c.overlap_updates = overlap;
+  return options_of(c, nullptr);
+}
+
 TEST(DivisionTrials, change_no_bit_and_come_to_an_end) {
   const auto train = [](Device& device, bool overlap) {
-    SessionOptions o;
-    o.config.pattern = "*-";
-    o.config.hidden = 16;
-    o.config.vocabulary = 23;
-    o.config.attention = {.heads = 2, .kv_heads = 1, .head_dim = 8};
-    o.config.mlp.ffn = 24;
-    o.batch = 1;
-    o.length = 8;
-    o.ranks.parallel = o.ranks.overlap_updates = overlap;
+    const SessionOptions o = small_options(overlap);
     Session session(device, o);
     session.initialise_parameters(1);
-    for (int step = 0; step < 50; ++step) {
+    for (int step = 0; step < 90; ++step) {
       MicroBatch batch{.batch = 1, .length = 8};
       for (int i = 0; i < 8; ++i) {
         batch.tokens.push_back((i * i + step) % 23);
@@ -105,6 +101,27 @@ TEST(DivisionTrials, change_no_bit_and_come_to_an_end) {
   CpuDevice cpu;
   Divided divided;
   EXPECT_EQ(train(divided, true), train(cpu, false));
+}
+
+TEST(DivisionTrials, what_the_environment_asks_for_is_a_number) {
+  Divided divided;
+  const SessionOptions o = small_options(true);
+  for (const char* text : {"forty", "-1", "4.5", ""}) {
+    setenv("WEFT_UPDATE_PROCESSORS", text, 1);
+    try {
+      Session session(divided, o);
+      ADD_FAILURE() << text;
+    } catch (const UserError& e) {
+      EXPECT_EQ(
+          std::string(e.what()),
+          fmt::format("WEFT_UPDATE_PROCESSORS={} is not a number of processors: 0 for no division, or leave it unset",
+                      text));
+    }
+  }
+  setenv("WEFT_UPDATE_PROCESSORS", "20", 1);
+  Session session(divided, o);
+  EXPECT_EQ(dynamic_cast<StreamExecutor&>(*session.executor()).division().processors(), 20);
+  unsetenv("WEFT_UPDATE_PROCESSORS");
 }
 
 }  // namespace

@@ -23,12 +23,30 @@ struct RankCase {
   int ranks = 1, expert_ranks = 1, micro_batches = 2, steps = 3;
   std::int64_t batch = 1, length = 6;
   bool weave = false, delay = false, parallel = false, early = false, overlap_updates = false;
+  bool graph = true;  // where a device has them
   bool bf16_gradients = false;
   double clip = 1;  // 0: none, and updates need not wait for a norm
   InjectedFault fault;
   double timeout = 600;  // of waits, in seconds
   int block = 1;         // of the oracle: the number of data shards of the layout it is compared with
 };
+
+// A model of a few thousand weights.
+inline RankCase small_case(const char* pattern) {
+  RankCase c;
+  c.config.pattern = pattern;
+  c.config.hidden = 16;
+  c.config.vocabulary = 23;
+  c.config.attention = {.heads = 4, .kv_heads = 2, .head_dim = 4};
+  c.config.mlp.ffn = 24;
+  c.config.experts.experts = 4;
+  c.config.experts.ffn = 12;
+  c.config.experts.router.k = 2;
+  c.config.mamba = {.heads = 4, .head_dim = 8, .groups = 2, .state = 6, .chunk = 4};
+  c.config.delta_net = {.heads = 4, .key_heads = 2, .head_dim = 8, .key_dim = 6, .chunk = 4};
+  c.config.init_std = 0.2;
+  return c;
+}
 
 // Micro-batch m of shard r is sample m * shards + r of its step: the same tokens for every number of ranks.
 inline MicroBatch batch_of(const RankCase& c, std::int64_t step, std::int64_t sample) {
@@ -44,9 +62,7 @@ inline MicroBatch batch_of(const RankCase& c, std::int64_t step, std::int64_t sa
   return b;
 }
 
-// What one rank computes; losses and norms are those of all.
-inline RankRun run_rank(const RankCase& c, World* world, Device& device) {
-  RankRun result;
+inline SessionOptions options_of(const RankCase& c, World* world) {
   SessionOptions o;
   o.config = c.config;
   o.precision.compute = c.dtype;
@@ -62,8 +78,16 @@ inline RankRun run_rank(const RankCase& c, World* world, Device& device) {
   o.ranks.delay_weight_gradients = c.delay;
   o.ranks.early_attention_backward = c.early;
   o.ranks.parallel = c.parallel;
+  o.ranks.graph = c.graph;
   o.ranks.overlap_updates = c.overlap_updates;
   o.adam.clip = c.clip;
+  return o;
+}
+
+// What one rank computes; losses and norms are those of all.
+inline RankRun run_rank(const RankCase& c, World* world, Device& device) {
+  RankRun result;
+  const SessionOptions o = options_of(c, world);
   Session session(device, o);
   session.initialise_parameters(5);
   const std::int64_t rank = o.ranks.rank(), ranks = o.ranks.ranks();

@@ -13,8 +13,11 @@ constexpr std::int32_t lowest = std::numeric_limits<std::int32_t>::min(),
                        highest = std::numeric_limits<std::int32_t>::max();
 
 std::string refusal(const MicroBatch& batch, std::int64_t vocabulary) {
+  std::vector<std::int32_t> tokens(batch.tokens.size()), labels(batch.labels.size());
   try {
-    require_in_vocabulary(batch, vocabulary);
+    copy_checked(batch, vocabulary, tokens, labels);
+    EXPECT_EQ(tokens, batch.tokens);
+    EXPECT_EQ(labels, batch.labels);
   } catch (const UserError& e) {
     const std::string text = e.what();
     return text.substr(0, text.find(';'));
@@ -44,12 +47,22 @@ TEST(TokenCheck, NamesWhatIsOutside) {
 
 TEST(TokenCheck, CountsLabels) {
   MicroBatch batch;
-  EXPECT_EQ(counted_labels(batch), 0);
+  batch.batch = 20;
+  batch.length = 50;
+  batch.tokens.assign(1000, 7);
   batch.labels.assign(1000, 3);
   for (std::size_t i : {0, 17, 999}) batch.labels[i] = -1;
   batch.labels[5] = lowest;
   batch.labels[6] = 0;
-  EXPECT_EQ(counted_labels(batch), 996);
+  std::vector<std::int32_t> tokens(1000), labels(1000);
+  EXPECT_EQ(copy_checked(batch, 100, tokens, labels), 996);
+  std::int64_t sum = 0;
+  for (std::int64_t position = 0; position < 53; ++position) sum += counted_labels_at(batch, position);
+  EXPECT_EQ(sum, 996);
+  EXPECT_EQ(counted_labels_at(batch, 0), 19);
+  EXPECT_EQ(counted_labels_at(batch, 6), 20);
+  EXPECT_EQ(counted_labels_at(batch, 49), 19);
+  EXPECT_EQ(counted_labels_at(batch, 50), 0);
 }
 
 }  // namespace

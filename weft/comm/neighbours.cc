@@ -66,11 +66,9 @@ Neighbours count_neighbours(std::span<const RankCard> cards, int rank) {
 }
 
 Neighbours meet_neighbours(World& world, const Device& device) {
-  std::vector<RankId> all;
-  for (int rank = 0; rank < world.size(); ++rank) all.emplace_back(rank);
-  const std::unique_ptr<Communicator> group = world.make_group(all, "neighbours");
+  const std::unique_ptr<Communicator> group = world.make_group_of_all("neighbours");
   RankCard own = card_of_this_process(device);
-  std::vector<RankCard> cards(all.size());
+  std::vector<RankCard> cards(static_cast<std::size_t>(world.size()));
   static_assert(std::is_trivially_copyable_v<RankCard>);
   HostStream stream;
   const auto bytes = static_cast<std::int64_t>(sizeof(RankCard));

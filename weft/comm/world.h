@@ -60,6 +60,12 @@ class World {
   std::unique_ptr<Communicator> make_group(std::span<const RankId> members, const std::string& name) {
     return make_group(members, name, nullptr);
   }
+  // Of all ranks, over host memory.
+  std::unique_ptr<Communicator> make_group_of_all(const std::string& name) {
+    std::vector<RankId> all;
+    for (int r = 0; r < size(); ++r) all.emplace_back(r);
+    return make_group(all, name, nullptr);
+  }
 
   // This rank failed: ends every wait on every rank, now and later, with PeerError. The first message wins.
   // Thread-safe.

@@ -3,19 +3,15 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
-#include <span>
 #include <utility>
 #include <vector>
-
-#include "weft/execute/executor.h"
 
 namespace weft {
 
 class DivisionTrials {
  public:
   // What the next step is for. An operation that meets a number of processors for the first time may measure, so it
-  // cannot be recorded; how long updates take says which nodes run beside them; a graph's first launch is slow.
+  // cannot be recorded; how long updates take says which nodes run beside them; a graph's first launches are no measure.
   enum class Stage { meet, watch, warm, time, settled };
 
   // candidates: processors for updates; `all` of them: no division. At least one, and one alone is not timed.
@@ -34,21 +30,12 @@ class DivisionTrials {
   std::vector<int> candidates_;
   int all_;
   std::size_t current_ = 0, best_ = 0;
-  int timings_ = 0;  // of the current one
+  int steps_ = 0;  // of this stage
   std::vector<std::pair<int, double>> timed_;
   Stage stage_ = Stage::meet;
 };
 
 // None and a handful up to a third of them: even numbers, since a GPU's blocks often come in pairs.
 std::vector<int> divisions_to_try(int all);
-
-// An update on its part of the processors, beside the compute lane, in that lane's time (seconds): when what it needs is
-// there, when its result is, how long it takes.
-struct BackgroundUpdate {
-  double ready = 0, deadline = 0, seconds = 0;
-};
-// Updates run one after another. When each does if it is done in time; the others have to take all processors, and the
-// compute lane stands still meanwhile.
-std::vector<std::optional<NodeTime>> in_background(std::span<const BackgroundUpdate> updates);
 
 }  // namespace weft

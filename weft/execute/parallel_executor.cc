@@ -201,6 +201,7 @@ void ParallelExecutor::run_step(const std::function<void(const std::string&)>& o
   only_heard_ = false;
   on_error_ = &on_error;
   running_.store(0);
+  plan_.queue_inputs(stream_);  // before start_, which every other lane waits for
   begin_ = now();
   if (queues_) start_->record(stream_);
   round_.fetch_add(1, std::memory_order_release);

@@ -65,14 +65,8 @@ PreparedPlan::PreparedPlan(const Module& module, Plan plan, MemoryPlan memory, D
   WEFT_CHECK(groups || plan_.collectives.empty(), "a plan that communicates needs groups");
   require_operations(module, plan_, device);
   arena_ = device.allocate(static_cast<std::size_t>(memory_.arena));
-  std::int64_t host_bytes = 0;
-  for (const Buffer& buffer : plan_.buffers) {
-    const ValueInfo& value = plan_.values[buffer.value.index()];
-    const bool travels = value.storage == Storage::input || value.storage == Storage::step;
-    host_offsets_.push_back(travels ? host_bytes : -1);
-    if (travels) host_bytes += (value.bytes + 63) / 64 * 64;
-  }
-  host_ = device.allocate_host(static_cast<std::size_t>(host_bytes));
+  host_ = device.allocate_host(static_cast<std::size_t>(memory_.step_values_end));
+  std::memset(host_->data(), 0, host_->bytes());
   const std::size_t values = plan_.values.size();
   lookup_.resize((static_cast<std::size_t>(plan_.micro_batches) + 1) * values);
   std::vector<Tensor>& tensors = tensors_;
@@ -185,28 +179,33 @@ Tensor PreparedPlan::tensor(ValueId value, int micro_batch) const {
   return Tensor(arena_->data() + memory_.offset[id.index()], info.dtype, info.shape);
 }
 
-std::byte* PreparedPlan::host_of(ValueId value, int micro_batch) const {
-  const std::int64_t offset = host_offsets_[buffer(value, micro_batch).index()];
-  WEFT_CHECK(offset >= 0, "{} does not travel between host and device", plan_.values[value.index()].name);
-  return host_->data() + offset;
+template <class T>
+std::span<T> PreparedPlan::input(ValueId value, int micro_batch, DType dtype) const {
+  const ValueInfo& info = plan_.values[value.index()];
+  const std::int64_t offset = memory_.offset[buffer(value, micro_batch).index()];
+  WEFT_CHECK(offset >= 0 && offset < memory_.inputs_end, "{} is not given by the host", info.name);
+  WEFT_CHECK(info.dtype == dtype, "{} is {}", info.name, name_of(info.dtype));
+  return {reinterpret_cast<T*>(host_->data() + offset), static_cast<std::size_t>(info.shape.elements())};
 }
 
-void PreparedPlan::write(Stream& stream, ValueId value, int micro_batch, DType dtype, const void* values,
-                         std::int64_t count) const {
-  const Tensor to = tensor(value, micro_batch);
-  WEFT_CHECK(to.dtype == dtype && to.shape.elements() == count, "{} values for {}", count, to_text(to.shape));
-  std::byte* here = host_of(value, micro_batch);
-  std::memcpy(here, values, to.bytes());
-  device_.copy_in(stream, to.data, here, to.bytes());
+std::span<std::int32_t> PreparedPlan::input_ints(ValueId value, int micro_batch) const {
+  return input<std::int32_t>(value, micro_batch, DType::i32);
 }
 
-void PreparedPlan::write_ints(Stream& stream, ValueId value, int micro_batch,
-                              std::span<const std::int32_t> values) const {
-  write(stream, value, micro_batch, DType::i32, values.data(), std::ssize(values));
+std::span<double> PreparedPlan::input_doubles(ValueId value, int micro_batch) const {
+  return input<double>(value, micro_batch, DType::f64);
 }
 
-void PreparedPlan::write_doubles(Stream& stream, ValueId value, std::span<const double> values, int micro_batch) const {
-  write(stream, value, micro_batch, DType::f64, values.data(), std::ssize(values));
+void PreparedPlan::queue_inputs(Stream& stream) const {
+  device_.copy_in(stream, arena_->data(), host_->data(), static_cast<std::size_t>(memory_.inputs_end));
+}
+
+void PreparedPlan::write(Stream& stream, ValueId value, std::span<const double> values) const {
+  const Tensor to = tensor(value);
+  WEFT_CHECK(to.dtype == DType::f64 && to.bytes() == values.size_bytes(), "{} values for {}", values.size(),
+             to_text(to.shape));
+  device_.copy_in(stream, to.data, values.data(), to.bytes());
+  stream.synchronize();
 }
 
 std::vector<double> PreparedPlan::read(Stream& stream, ValueId value, int micro_batch) const {
@@ -217,10 +216,17 @@ std::vector<double> PreparedPlan::read(Stream& stream, ValueId value, int micro_
   return unpack(bytes, from.dtype);
 }
 
+std::byte* PreparedPlan::result_memory(ValueId value) const {
+  const std::int64_t offset = memory_.offset[buffer(value, -1).index()];
+  WEFT_CHECK(offset >= memory_.inputs_end && offset < memory_.step_values_end, "{} is no result of a step",
+             plan_.values[value.index()].name);
+  return host_->data() + offset;
+}
+
 void PreparedPlan::queue_results(Stream& stream) const {
   for (ValueId value : results_) {
     const Tensor from = tensor(value);
-    device_.copy_out(stream, host_of(value, -1), from.data, from.bytes());
+    device_.copy_out(stream, result_memory(value), from.data, from.bytes());
   }
 }
 
@@ -228,10 +234,12 @@ std::vector<double> PreparedPlan::result(ValueId value) const {
   WEFT_CHECK(std::find(results_.begin(), results_.end(), value) != results_.end(), "{} is not brought to the host",
              plan_.values[value.index()].name);
   const Tensor from = tensor(value);
-  return unpack(std::span(host_of(value, -1), from.bytes()), from.dtype);
+  return unpack(std::span(result_memory(value), from.bytes()), from.dtype);
 }
 
 void run_serially(const PreparedPlan& plan, Stream& stream) {
+  plan.queue_inputs(stream);
+  stream.synchronize();  // so that whatever node fails, nothing reads the host's memory any more
   for (std::size_t i = 0; i < plan.plan().nodes.size(); ++i)
     plan.run_node(NodeId(static_cast<std::int64_t>(i)), stream, true);
   plan.queue_results(stream);

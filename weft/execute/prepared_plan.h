@@ -43,17 +43,21 @@ class PreparedPlan {
   }
   void touch_memory() const { arena_->touch(); }
 
-  // Host access between steps. micro_batch -1 for values of the step. Writes are queued; what they are given is copied at
-  // once. A value may be written again when the stream has been waited for.
-  Tensor tensor(ValueId value, int micro_batch = -1) const;
-  void write_ints(Stream& stream, ValueId value, int micro_batch, std::span<const std::int32_t> values) const;
-  void write_doubles(Stream& stream, ValueId value, std::span<const double> values, int micro_batch = -1) const;  // f64
-  std::vector<double> read(Stream& stream, ValueId value, int micro_batch = -1) const;
+  // What the host gives to a step, to be written while none is under way: inputs, and step values that no node writes
+  // (micro_batch -1). It lies in memory of the host, and a step begins with one copy of all of it to the device, queued by
+  // who runs the step. So the host only writes and launches; and what is not written anew is what it was.
+  std::span<std::int32_t> input_ints(ValueId value, int micro_batch) const;
+  std::span<double> input_doubles(ValueId value, int micro_batch = -1) const;
+  void queue_inputs(Stream& stream) const;
   // Values of the step that the host wants behind each: an executor queues their way to it with the step's work, so that
   // nobody waits a second time.
   void set_results(std::vector<ValueId> values) { results_ = std::move(values); }
   void queue_results(Stream& stream) const;
   std::vector<double> result(ValueId value) const;  // the last step's, once it is done
+  // Other access between steps; both wait for the stream. write: f64, a step value that nodes write.
+  Tensor tensor(ValueId value, int micro_batch = -1) const;
+  void write(Stream& stream, ValueId value, std::span<const double> values) const;
+  std::vector<double> read(Stream& stream, ValueId value, int micro_batch = -1) const;
   // Bytes of the arena in use at most so far: the end of the furthest buffer that a node has touched.
   std::int64_t arena_high_water() const { return high_water_.load(); }
 
@@ -63,16 +67,16 @@ class PreparedPlan {
   void communicate(const Node& node, Stream& stream, bool wrong_counts) const;
   Tensor tensor_of(BufferId buffer) const { return tensors_[buffer.index()]; }
   BufferId buffer(ValueId value, int micro_batch) const;
-  std::byte* host_of(ValueId value, int micro_batch) const;
-  void write(Stream& stream, ValueId value, int micro_batch, DType dtype, const void* values, std::int64_t count) const;
+  template <class T>
+  std::span<T> input(ValueId value, int micro_batch, DType dtype) const;
+  std::byte* result_memory(ValueId value) const;
 
   const Module& module_;
   Plan plan_;
   MemoryPlan memory_;
   Device& device_;
   std::unique_ptr<Memory> arena_;
-  std::unique_ptr<Memory> host_;            // inputs and step values on their way between host and device
-  std::vector<std::int64_t> host_offsets_;  // by buffer; -1: it is none of them
+  std::unique_ptr<Memory> host_;  // the host's image of the arena's beginning: inputs and step values
   std::vector<ValueId> results_;
   const RankGroups* groups_;
   std::vector<Tensor> tensors_;   // by buffer

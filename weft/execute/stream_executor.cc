@@ -5,6 +5,8 @@
 #include <cstdlib>
 
 #include "weft/base/error.h"
+#include "weft/base/text.h"
+#include "weft/execute/background_updates.h"
 
 namespace weft {
 
@@ -70,8 +72,11 @@ DivisionTrials StreamExecutor::divisions() const {
   if (std::none_of(nodes.begin(), nodes.end(), updates)) return DivisionTrials({all}, all);
   const char* text = std::getenv("WEFT_UPDATE_PROCESSORS");
   if (text == nullptr) return DivisionTrials(divisions_to_try(all), all);
-  const int wanted = std::atoi(text);
-  return DivisionTrials({wanted > 0 && wanted < all ? wanted : all}, all);
+  std::int64_t wanted = 0;
+  if (!parse_int(text, wanted) || wanted < 0)
+    throw UserError("WEFT_UPDATE_PROCESSORS={} is not a number of processors: 0 for no division, or leave it unset",
+                    text);
+  return DivisionTrials({wanted > 0 && wanted < all ? static_cast<int>(wanted) : all}, all);
 }
 
 // As far as edges tell.
@@ -144,6 +149,7 @@ void StreamExecutor::keep_times(bool keep) { times_.resize(keep ? plan_.plan().n
 
 void StreamExecutor::queue_step() {
   const std::vector<Node>& nodes = plan_.plan().nodes;
+  plan_.queue_inputs(stream_);  // before start_, which every other lane waits for
   start_->record(stream_);
   for (const auto& own : own_) start_->wait_on(*own);
   for (std::size_t i = 0; i < nodes.size(); ++i) {
@@ -161,6 +167,18 @@ void StreamExecutor::queue_step() {
   }
   plan_.queue_results(stream_);
   stream_.use_processors(device_.processors());
+}
+
+// Behind a step that failed: its nodes use the plan's memory, and its inputs are read from the host's.
+void StreamExecutor::wait_for_what_is_queued() noexcept {
+  const auto wait = [](Stream& stream) {
+    try {
+      stream.synchronize();
+    } catch (const std::exception&) {  // the step's error is the one to tell
+    }
+  };
+  wait(stream_);
+  for (const auto& own : own_) wait(*own);
 }
 
 NodeTime StreamExecutor::time_of(std::size_t node) const {
@@ -181,12 +199,13 @@ void StreamExecutor::run_step(const std::function<void(const std::string&)>& on_
       graph_ = device_.capture(stream_, [this] { queue_step(); });
       if (!graph_) why_no_graph_ = fmt::format("{} has no graphs", device_.name());
     }
-    first_->record(stream_);
+    timed_ = counts || time_on_device_;
+    if (timed_) first_->record(stream_);
     if (as_graph && graph_)
       graph_->launch(stream_);
     else
       queue_step();
-    last_->record(stream_);
+    if (timed_) last_->record(stream_);
     queued_ = now();
     stream_.synchronize();
     done_ = now();
@@ -198,6 +217,7 @@ void StreamExecutor::run_step(const std::function<void(const std::string&)>& on_
       divide_processors();
   } catch (const std::exception& e) {
     if (on_error) on_error(e.what());
+    wait_for_what_is_queued();
     throw;
   }
 }
@@ -220,7 +240,7 @@ std::string StreamExecutor::choice() const {
 }
 
 StreamExecutor::StepTimes StreamExecutor::step_times() const {
-  return {queued_ - begin_, done_ - queued_, last_->seconds_since(*first_)};
+  return {queued_ - begin_, done_ - queued_, timed_ ? last_->seconds_since(*first_) : 0};
 }
 
 std::size_t StreamExecutor::held_bytes() const {

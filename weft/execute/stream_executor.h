@@ -1,9 +1,9 @@
-// Runs a plan of one rank on a device that queues its work: lanes are streams, and the calling thread puts every node on
-// the stream of its lane, in the order of the list, with events where a node waits for another lane. A step is recorded
-// as one graph at its second run and queued as a whole from then on. (A plan of several ranks waits on the host:
-// ParallelExecutor.) Where updates run beside other nodes, each gets a part of the device's processors: otherwise
-// kernels of one would fill them all, and those of the other wait. How large each part should be is tried out in the
-// first steps.
+// Runs a plan of one rank on a device that queues its work: lanes are streams, and the calling thread puts every node
+// on the stream of its lane, in the order of the list, with events where a node waits for another lane. A step is
+// recorded as one graph at its second run and queued as a whole from then on, its inputs and results with it. (A plan
+// of several ranks waits on the host: ParallelExecutor.) Where updates run beside other nodes, each gets a part of the
+// device's processors: otherwise kernels of one would fill them all, and those of the other wait. How large each part
+// should be is tried out in the first steps.
 #pragma once
 
 #include <array>
@@ -34,11 +34,12 @@ class StreamExecutor : public Executor {
   // How many processors updates get beside other nodes (all: they are not divided), and whether it stays so.
   const DivisionTrials& division() const { return trials_; }
   // Of the last step, in seconds: the host's time until all of it was queued, the host's time of waiting for its end, and
-  // the device's from its beginning to its end.
+  // the device's from its beginning to its end, if that was asked for: it takes two events, which take the host some time.
   struct StepTimes {
     double queued = 0, waited = 0, on_device = 0;
   };
   StepTimes step_times() const;
+  void time_on_device(bool wanted) { time_on_device_ = wanted; }
   std::size_t held_bytes() const;  // by the streams of other lanes than compute
   // Why steps do not run as a graph; "" if they do or will.
   const std::string& why_no_graph() const { return why_no_graph_; }
@@ -56,6 +57,7 @@ class StreamExecutor : public Executor {
   void watch_updates();
   void end_trial_step(double seconds);
   void queue_step();
+  void wait_for_what_is_queued() noexcept;
   NodeTime time_of(std::size_t node) const;
   Stream& stream_of(Lane lane) const { return *streams_[static_cast<std::size_t>(lane)]; }
 
@@ -77,10 +79,11 @@ class StreamExecutor : public Executor {
   struct {
     std::unique_ptr<Graph> graph;
     std::vector<bool> shares;
-  } quickest_;            // of the divisions tried so far
-  bool ran_ = false;      // at least once
-  bool carried_ = false;  // the step before has left updates
-  bool timing_ = false;   // events before and behind each node
+  } quickest_;                                   // of the divisions tried so far
+  bool ran_ = false;                             // at least once
+  bool carried_ = false;                         // the step before has left updates
+  bool timing_ = false;                          // events before and behind each node
+  bool time_on_device_ = false, timed_ = false;  // first_ and last_ are to be recorded; they were, in the last step
   std::string why_no_graph_;
   std::vector<NodeTime> times_;
   double begin_ = 0, queued_ = 0, done_ = 0;  // seconds of the steady clock

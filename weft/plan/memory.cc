@@ -1,6 +1,7 @@
 #include "weft/plan/memory.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 
@@ -97,15 +98,17 @@ MemoryPlan plan_memory(const Plan& plan) {
   memory.offset.assign(plan.buffers.size(), -1);
   memory.lifetimes.resize(plan.buffers.size());
   std::vector<LaneMarks> users(plan.buffers.size(), no_marks);
+  std::vector<bool> written(plan.buffers.size());
   for (std::size_t i = 0; i < plan.nodes.size(); ++i)
     for (const BufferUse& use : plan.uses_of(plan.nodes[i])) {
       Lifetime& life = memory.lifetimes[use.buffer.index()];
       if (life.first < 0) life.first = static_cast<std::int32_t>(i);
       life.last = static_cast<std::int32_t>(i);
       users[use.buffer.index()][static_cast<std::size_t>(plan.nodes[i].lane)] = static_cast<std::int32_t>(i);
+      if (use.access != Access::read) written[use.buffer.index()] = true;
     }
 
-  std::int64_t base = 0;
+  std::array<std::vector<std::size_t>, 3> fixed;  // from the host, other step values, the rest
   std::vector<std::vector<std::int32_t>> begins(plan.nodes.size()), ends(plan.nodes.size());
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     const ValueInfo& value = plan.values[plan.buffers[i].value.index()];
@@ -126,16 +129,29 @@ MemoryPlan plan_memory(const Plan& plan) {
         begins[static_cast<std::size_t>(memory.lifetimes[i].first)].push_back(static_cast<std::int32_t>(i));
         ends[static_cast<std::size_t>(memory.lifetimes[i].last)].push_back(static_cast<std::int32_t>(i));
         break;
-      case Storage::step:
-      case Storage::constant:
       case Storage::input:
+        fixed[0].push_back(i);
+        break;
+      case Storage::step:
+        fixed[written[i] ? 1 : 0].push_back(i);
+        break;
+      case Storage::constant:
       case Storage::output:
-        memory.offset[i] = base;
-        base += bytes;
+        fixed[2].push_back(i);
         break;
     }
   }
-  memory.step = base;
+  std::int64_t base = 0;
+  const auto place = [&](const std::vector<std::size_t>& buffers) {
+    for (std::size_t i : buffers) {
+      memory.offset[i] = base;
+      base += aligned(plan.values[plan.buffers[i].value.index()].bytes);
+    }
+    return base;
+  };
+  memory.inputs_end = place(fixed[0]);
+  memory.step_values_end = place(fixed[1]);
+  memory.step = place(fixed[2]);
 
   // What a node that begins knows to be done: the nodes it waits for, and what they knew. Memory that was used on other
   // lanes is given out again only where its users are known to be done, so that reuse makes nobody wait.

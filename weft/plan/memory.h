@@ -1,6 +1,8 @@
 // Where every buffer lies. A buffer lives from its first use to its last, in the order of the list; activations and
 // scratch share one arena by these lifetimes, everything else has its place for the whole step. Memory used on another
-// lane is taken over only where its users are known to be done, so that reuse holds no lane up.
+// lane is taken over only where its users are known to be done, so that reuse holds no lane up. The arena begins with what
+// the host gives to a step, inputs and step values that no node writes, so that one copy brings all of it; behind it come
+// the step values that nodes write.
 #pragma once
 
 #include <vector>
@@ -27,7 +29,8 @@ struct MemoryPlan {
   // several plans share them.
   std::vector<std::int64_t> offset;
   std::vector<Lifetime> lifetimes;
-  std::int64_t arena = 0;  // size: high-water of everything that has an offset
+  std::int64_t arena = 0;                            // size: high-water of everything that has an offset
+  std::int64_t inputs_end = 0, step_values_end = 0;  // bytes from the arena's beginning
 
   // The same by kind, in bytes. activations: high-water of activations and scratch; step: inputs, constants and so on.
   std::int64_t weights = 0, gradients = 0, states = 0, activations = 0, step = 0;

@@ -1,6 +1,7 @@
 #include "weft/train/same_options.h"
 
 #include <algorithm>
+#include <array>
 
 #include "weft/base/error.h"
 #include "weft/base/text.h"
@@ -54,9 +55,7 @@ std::string difference_of_options(const std::vector<std::string>& first, const s
 }
 
 void require_same_options(World& world, const FlagTable& flags) {
-  std::vector<RankId> all;
-  for (int rank = 0; rank < world.size(); ++rank) all.emplace_back(rank);
-  const std::unique_ptr<Communicator> group = world.make_group(all, "options");
+  const std::unique_ptr<Communicator> group = world.make_group_of_all("options");
   const std::vector<std::string> own = options_in_common(flags);
   std::string first = join(own, "\n");
   auto bytes = static_cast<std::int64_t>(first.size());
@@ -64,8 +63,16 @@ void require_same_options(World& world, const FlagTable& flags) {
   group->broadcast(stream, Tensor(&bytes, DType::i64, Shape{1}), 0);
   first.resize(static_cast<std::size_t>(bytes));
   group->broadcast(stream, Tensor(first.data(), DType::u8, Shape{bytes}), 0);
+  // Everybody tells everybody what is wrong, so that all ranks end with the same error, as of any other bad option.
+  using Text = std::array<char, 512>;
+  Text said{};
   const std::string difference = difference_of_options(split(first, '\n'), own, static_cast<int>(world.rank().value));
-  if (!difference.empty()) throw UserError("{}", difference);
+  std::copy_n(difference.begin(), std::min(difference.size(), said.size() - 1), said.begin());
+  std::vector<Text> all(static_cast<std::size_t>(world.size()));
+  group->all_gather(stream, Tensor(said.data(), DType::u8, Shape{std::ssize(said)}),
+                    Tensor(all.data(), DType::u8, Shape{std::ssize(all) * std::ssize(said)}));
+  for (const Text& text : all)
+    if (text[0] != '\0') throw UserError("{}", text.data());
 }
 
 }  // namespace weft

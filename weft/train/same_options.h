@@ -14,7 +14,7 @@ namespace weft {
 std::vector<std::string> options_in_common(const FlagTable& flags);
 // Says how the options of `rank` differ from those of rank 0; "" where they do not.
 std::string difference_of_options(const std::vector<std::string>& first, const std::vector<std::string>& own, int rank);
-// Collective over all ranks: UserError on those whose options differ from rank 0's.
+// Collective over all ranks: the same UserError on each if the options of any differ from rank 0's.
 void require_same_options(World& world, const FlagTable& flags);
 
 }  // namespace weft

@@ -148,8 +148,7 @@ void Session::run_training_plan() {
 void Session::forget_updates() {
   updates_left_ = false;
   if (!plan_options(options_).overlap_updates) return;
-  train_->write_doubles(*stream_, module_.update_values, std::vector<double>(StepValues::count));
-  stream_->synchronize();
+  train_->write(*stream_, module_.update_values, std::vector<double>(StepValues::count));
   if (executor_) executor_->nothing_carried();
 }
 
@@ -201,23 +200,30 @@ void Session::each_gradient(const ParameterSink& sink) {
   }
 }
 
-void Session::feed(const PreparedPlan& plan, const Module& module, int micro_batch, int micro_batches,
-                   const MicroBatch& batch) {
-  require_in_vocabulary(batch, options_.config.vocabulary);
-  plan.write_ints(*stream_, module.tokens, micro_batch, batch.tokens);
-  plan.write_ints(*stream_, module.labels, micro_batch, batch.labels);
-  if (module.mtp_losses.empty()) return;
-  // As of the main loss: every micro-batch counts the same; within it every token does that the depth predicts.
-  std::vector<double> scales;
-  for (std::size_t d = 1; d <= module.mtp_losses.size(); ++d) {
-    std::int64_t counted = 0;
-    for (std::int64_t t = 0; t < std::ssize(batch.labels); ++t)
-      counted += t % batch.length >= static_cast<std::int64_t>(d) && batch.labels[static_cast<std::size_t>(t)] >= 0;
-    const double parts = static_cast<double>(std::max<std::int64_t>(counted, 1)) * micro_batches *
-                         static_cast<double>(options_.ranks.ranks());
-    scales.push_back(mtp_factor(module) / parts);
+void Session::feed(const PreparedPlan& plan, const Module& module, std::span<const MicroBatch> batches,
+                   double learning_rate, double decay) {
+  const auto micro_batches = static_cast<double>(batches.size()), ranks = static_cast<double>(options_.ranks.ranks());
+  std::int64_t counted = -1;  // every micro-batch counts the same; within it every counted token does
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    const MicroBatch& batch = batches[i];
+    const int micro_batch = static_cast<int>(i);
+    const std::int64_t here =
+        copy_checked(batch, options_.config.vocabulary, plan.input_ints(module.tokens, micro_batch),
+                     plan.input_ints(module.labels, micro_batch));
+    WEFT_CHECK(counted < 0 || counted == here, "micro-batches count {} and {} tokens", counted, here);
+    counted = here;
+    if (module.mtp_losses.empty()) continue;
+    // As of the main loss: within a micro-batch every token counts the same that the depth predicts.
+    const std::span<double> scales = plan.input_doubles(module.mtp_scales, micro_batch);
+    std::int64_t predicted = here;
+    for (std::size_t d = 0; d < scales.size(); ++d) {
+      predicted -= counted_labels_at(batch, static_cast<std::int64_t>(d));
+      scales[d] =
+          mtp_factor(module) / (static_cast<double>(std::max<std::int64_t>(predicted, 1)) * micro_batches * ranks);
+    }
   }
-  plan.write_doubles(*stream_, module.mtp_scales, scales, micro_batch);
+  const double scale = 1.0 / (static_cast<double>(std::max<std::int64_t>(counted, 1)) * micro_batches) / ranks;
+  write_step_values(plan.input_doubles(module.step_values), learning_rate, decay, scale);
 }
 
 double Session::mtp_factor(const Module& module) const {
@@ -230,8 +236,7 @@ std::vector<double> Session::read_mtp_losses(const PreparedPlan& plan, const Mod
   return losses;
 }
 
-std::vector<double> Session::step_values(double learning_rate, double decay, double loss_scale) const {
-  std::vector<double> values(StepValues::count);
+void Session::write_step_values(std::span<double> values, double learning_rate, double decay, double loss_scale) const {
   const auto t = static_cast<double>(steps_ + 1);
   values[StepValues::learning_rate] = learning_rate;
   values[StepValues::weight_decay] = decay;
@@ -240,7 +245,6 @@ std::vector<double> Session::step_values(double learning_rate, double decay, dou
   values[StepValues::loss_scale] = loss_scale;
   values[StepValues::router_loss_scale] =
       1.0 / (static_cast<double>(options_.micro_batches) * static_cast<double>(options_.ranks.ranks()));
-  return values;
 }
 
 std::vector<ValueId> Session::step_results() const {
@@ -252,28 +256,10 @@ std::vector<ValueId> Session::step_results() const {
   return results;
 }
 
-namespace {
-
-// Every micro-batch counts the same; within it every counted token does.
-double loss_scale_of(std::span<const MicroBatch> batches) {
-  std::int64_t counted = -1;
-  for (const MicroBatch& batch : batches) {
-    const std::int64_t here = counted_labels(batch);
-    WEFT_CHECK(counted < 0 || counted == here, "micro-batches count {} and {} tokens", counted, here);
-    counted = here;
-  }
-  return 1.0 / (static_cast<double>(std::max<std::int64_t>(counted, 1)) * static_cast<double>(batches.size()));
-}
-
-}  // namespace
-
 StepResult Session::step(std::span<const MicroBatch> batches, double learning_rate, double decay) {
   WEFT_CHECK(std::ssize(batches) == options_.micro_batches, "{} batches for {} micro-batches", batches.size(),
              options_.micro_batches);
-  for (std::size_t i = 0; i < batches.size(); ++i)
-    feed(*train_, module_, static_cast<int>(i), options_.micro_batches, batches[i]);
-  const double scale = loss_scale_of(batches) / static_cast<double>(options_.ranks.ranks());
-  train_->write_doubles(*stream_, module_.step_values, step_values(learning_rate, decay, scale));
+  feed(*train_, module_, batches, learning_rate, decay);
   run_training_plan();
   StepResult result;
   result.loss = train_->result(module_.loss)[0];
@@ -323,9 +309,7 @@ Session::Evaluation& Session::evaluation(std::int64_t batch, std::int64_t length
 
 StepResult Session::evaluate_on(Evaluation& evaluation, const MicroBatch& batch) {
   flush_updates();
-  feed(*evaluation.plan, evaluation.module, 0, 1, batch);
-  const double scale = loss_scale_of(std::span(&batch, 1)) / static_cast<double>(options_.ranks.ranks());
-  evaluation.plan->write_doubles(*stream_, evaluation.module.step_values, step_values(0, 0, scale));
+  feed(*evaluation.plan, evaluation.module, std::span(&batch, 1), 0, 0);
   run_serially(*evaluation.plan, *stream_);
   StepResult result;
   result.loss = evaluation.plan->read(*stream_, evaluation.module.loss)[0];
@@ -370,13 +354,16 @@ std::int64_t Session::measure_library_bytes() {
     return device_.asynchronous() ? -static_cast<std::int64_t>(device_.free_bytes()) : resident_bytes();
   };
   const std::int64_t before = used();
-  const auto count = static_cast<std::size_t>(options_.batch * options_.length);
-  const std::vector<std::int32_t> zeros(count);
-  train_->write_ints(*stream_, module_.tokens, 0, zeros);
-  train_->write_ints(*stream_, module_.labels, 0, zeros);
-  train_->write_doubles(*stream_, module_.step_values, step_values(0, 0, 1));
-  if (!module_.mtp_losses.empty())
-    train_->write_doubles(*stream_, module_.mtp_scales, std::vector<double>(module_.mtp_losses.size(), 1.0), 0);
+  for (ValueId tokens : {module_.tokens, module_.labels}) {
+    const std::span<std::int32_t> zeros = train_->input_ints(tokens, 0);
+    std::fill(zeros.begin(), zeros.end(), 0);
+  }
+  write_step_values(train_->input_doubles(module_.step_values), 0, 0, 1);
+  if (!module_.mtp_losses.empty()) {
+    const std::span<double> ones = train_->input_doubles(module_.mtp_scales, 0);
+    std::fill(ones.begin(), ones.end(), 1.0);
+  }
+  train_->queue_inputs(*stream_);
   const Plan& plan = train_->plan();
   for (std::size_t i = 0; i < plan.nodes.size(); ++i)
     if (plan.nodes[i].micro_batch == 0) train_->run_node(NodeId(static_cast<std::int64_t>(i)), *stream_);

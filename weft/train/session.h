@@ -139,11 +139,12 @@ class Session {
   void run_training_plan();
   void forget_updates();
   Evaluation& evaluation(std::int64_t batch, std::int64_t length, bool keep_logits);
-  void feed(const PreparedPlan& plan, const Module& module, int micro_batch, int micro_batches,
-            const MicroBatch& batch);
+  // Writes all that a step of the plan reads from the host.
+  void feed(const PreparedPlan& plan, const Module& module, std::span<const MicroBatch> batches, double learning_rate,
+            double decay);
   double mtp_factor(const Module& module) const;  // of one depth's mean loss in the sum that is trained
   std::vector<double> read_mtp_losses(const PreparedPlan& plan, const Module& module);
-  std::vector<double> step_values(double learning_rate, double decay, double loss_scale) const;
+  void write_step_values(std::span<double> values, double learning_rate, double decay, double loss_scale) const;
   std::vector<ValueId> step_results() const;
   StepResult evaluate_on(Evaluation& evaluation, const MicroBatch& batch);
 

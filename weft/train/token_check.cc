@@ -7,16 +7,27 @@
 
 namespace weft {
 
-void require_in_vocabulary(const MicroBatch& batch, std::int64_t vocabulary) {
-  // The sign bit of x | (last - x) is set where x is negative or above last. Loops without an exit; what they find
-  // suspicious (labels of about -2^31 are) is looked at one by one.
+std::int64_t copy_checked(const MicroBatch& batch, std::int64_t vocabulary, std::span<std::int32_t> tokens,
+                          std::span<std::int32_t> labels) {
+  const std::size_t size = tokens.size();
+  WEFT_CHECK(batch.tokens.size() == size && batch.labels.size() == size && labels.size() == size,
+             "{} tokens and {} labels for a step of {}", batch.tokens.size(), batch.labels.size(), size);
+  // The sign bit of x | (last - x) is set where x is negative or above last. One loop without an exit (most often no cache
+  // has any of it, and two lists come sooner side by side); what it finds suspicious (labels of about -2^31 are) is looked
+  // at one by one.
   const auto last =
       static_cast<std::uint32_t>(std::min<std::int64_t>(vocabulary - 1, std::numeric_limits<std::int32_t>::max()));
   std::uint32_t bits = 0;
-  for (std::int32_t token : batch.tokens)
-    bits |= static_cast<std::uint32_t>(token) | (last - static_cast<std::uint32_t>(token));
-  for (std::int32_t label : batch.labels) bits |= last - static_cast<std::uint32_t>(label);
-  if (bits >> 31 == 0) return;
+  std::int32_t counted = 0;  // of 32 bits, as the labels are
+  for (std::size_t i = 0; i < size; ++i) {
+    const std::int32_t token = batch.tokens[i], label = batch.labels[i];
+    bits |= static_cast<std::uint32_t>(token) | (last - static_cast<std::uint32_t>(token)) |
+            (last - static_cast<std::uint32_t>(label));
+    counted += label >= 0;
+    tokens[i] = token;
+    labels[i] = label;
+  }
+  if (bits >> 31 == 0) return counted;
   const auto require = [&](bool inside, const char* what, std::int32_t token) {
     if (!inside)
       throw UserError("{} {} is outside the vocabulary of {}; is the data made with another tokenizer? (--vocab-size)",
@@ -24,11 +35,14 @@ void require_in_vocabulary(const MicroBatch& batch, std::int64_t vocabulary) {
   };
   for (std::int32_t token : batch.tokens) require(token >= 0 && token < vocabulary, "token", token);
   for (std::int32_t label : batch.labels) require(label < vocabulary, "label", label);
+  return counted;
 }
 
-std::int64_t counted_labels(const MicroBatch& batch) {
-  std::int32_t counted = 0;  // of 32 bits, as the labels are
-  for (std::int32_t label : batch.labels) counted += label >= 0;
+std::int64_t counted_labels_at(const MicroBatch& batch, std::int64_t position) {
+  std::int64_t counted = 0;
+  if (position >= batch.length) return counted;
+  for (std::int64_t t = position; t < std::ssize(batch.labels); t += batch.length)
+    counted += batch.labels[static_cast<std::size_t>(t)] >= 0;
   return counted;
 }
 

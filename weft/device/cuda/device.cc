@@ -149,7 +149,7 @@ WorkingMemory CudaDevice::working_memory(const std::function<void(const Operatio
   return need_on_paper(*blas_, attention_.get(), processors_, queue);
 }
 
-// Measured on an H200 with CUDA 13 (docs/gpu.md).
+// Measured on an H200 with CUDA 13 (docs/gpu_speed.md).
 std::size_t CudaDevice::library_bytes() const { return std::size_t{40} << 20; }
 
 std::unique_ptr<Graph> CudaDevice::capture(Stream& stream, const std::function<void()>& queue) {

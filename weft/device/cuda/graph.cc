@@ -1,7 +1,9 @@
 #include "weft/device/cuda/graph.h"
 
+#include <cstring>
 #include <memory>
 #include <type_traits>
+#include <vector>
 
 #include "weft/device/cuda/refuse.h"
 #include "weft/device/cuda/stream.h"
@@ -38,6 +40,50 @@ OwnedGraph record(cudaStream_t stream, const std::function<void()>& queue) {
   return OwnedGraph(graph);
 }
 
+// A GPU cannot copy from memory of the host that is not pinned. What a library recorded so (seen in steps with cuDNN's
+// attention over 96 tokens: twice 8 bytes a call) moves, as it is now, into pinned memory, which the graph keeps.
+PinnedBytes pin_sources(cudaGraph_t graph) {
+  constexpr const char* what = "looking at the copies of a CUDA graph";
+  std::size_t count = 0;
+  check_cuda(cudaGraphGetNodes(graph, nullptr, &count), what);
+  std::vector<cudaGraphNode_t> nodes(count);
+  check_cuda(cudaGraphGetNodes(graph, nodes.data(), &count), what);
+  struct Copy {
+    cudaGraphNode_t node;
+    cudaMemcpy3DParms params;
+    std::size_t at;
+  };
+  std::vector<Copy> copies;
+  std::size_t bytes = 0;
+  for (cudaGraphNode_t node : nodes) {
+    cudaGraphNodeType type = {};
+    check_cuda(cudaGraphNodeGetType(node, &type), what);
+    if (type != cudaGraphNodeTypeMemcpy) continue;
+    cudaMemcpy3DParms params = {};
+    check_cuda(cudaGraphMemcpyNodeGetParams(node, &params), what);
+    const bool line = params.srcArray == nullptr && params.extent.height <= 1 && params.extent.depth <= 1;
+    if (!line || params.kind != cudaMemcpyHostToDevice) continue;
+    cudaPointerAttributes source = {};
+    check_cuda(cudaPointerGetAttributes(&source, params.srcPtr.ptr), what);
+    if (source.type != cudaMemoryTypeUnregistered) continue;
+    copies.push_back({node, params, bytes});
+    bytes += (params.extent.width + 15) / 16 * 16;
+  }
+  if (copies.empty()) return nullptr;
+  void* memory = nullptr;
+  check_cuda(cudaMallocHost(&memory, bytes), what);
+  PinnedBytes sources(static_cast<std::byte*>(memory));
+  for (Copy& copy : copies) {
+    std::byte* to = sources.get() + copy.at;
+    std::memcpy(to, static_cast<const std::byte*>(copy.params.srcPtr.ptr) + copy.params.srcPos.x,
+                copy.params.extent.width);
+    copy.params.srcPtr.ptr = to;
+    copy.params.srcPos.x = 0;
+    check_cuda(cudaGraphMemcpyNodeSetParams(copy.node, &copy.params), what);
+  }
+  return sources;
+}
+
 // A graph of one node that runs `body` whenever it is launched: the condition begins as true, and nothing changes it.
 cudaError_t wrap(cudaGraph_t body, OwnedGraph& wrapped) {
   cudaGraph_t graph = nullptr;
@@ -59,6 +105,7 @@ cudaError_t wrap(cudaGraph_t body, OwnedGraph& wrapped) {
 
 CudaGraph::CudaGraph(cudaStream_t stream, const std::function<void()>& queue) {
   const OwnedGraph recorded = record(stream, queue);
+  sources_ = pin_sources(recorded.get());
   OwnedGraph wrapped;
   cudaError_t done = wrap(recorded.get(), wrapped);
   if (done == cudaSuccess) done = cudaGraphInstantiate(&executable_, wrapped.get(), 0);

@@ -6,7 +6,9 @@
 // too, and the host launches a graph of one node.
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include <cuda_runtime.h>
@@ -14,6 +16,11 @@
 #include "weft/device/device.h"
 
 namespace weft::cuda {
+
+struct FreePinned {
+  void operator()(std::byte* memory) const { cudaFreeHost(memory); }
+};
+using PinnedBytes = std::unique_ptr<std::byte, FreePinned>;
 
 class CudaGraph : public Graph {
  public:
@@ -26,6 +33,7 @@ class CudaGraph : public Graph {
   std::string why_from_host() const override { return why_from_host_; }
 
  private:
+  PinnedBytes sources_;  // of copies that were recorded from other memory of the host
   cudaGraphExec_t executable_ = nullptr;
   std::string why_from_host_;
 };

@@ -96,15 +96,16 @@ INSTANTIATE_TEST_SUITE_P(Families, CudaGolden,
                                          "mamba2", "nemotron_h", "nemotron_h_moe", "qwen3_next"),
                          [](const auto& tested) { return tested.param; });
 
-std::vector<MicroBatch> two_batches() {
+// Every second step has the same tokens.
+std::vector<MicroBatch> two_batches(int step) {
   std::vector<MicroBatch> batches(2);
   for (int m = 0; m < 2; ++m) {
     MicroBatch& b = batches[static_cast<std::size_t>(m)];
     b.batch = 2;
     b.length = 96;
     for (int i = 0; i < 192; ++i) {
-      b.tokens.push_back((i * i + 31 * m) % 200);
-      b.labels.push_back(((i + 1) * (i + 1) + 31 * m) % 200);
+      b.tokens.push_back((i * i + 31 * m + 13 * (step % 2)) % 200);
+      b.labels.push_back(((i + 1) * (i + 1) + 31 * m + 13 * (step % 2)) % 200);
     }
   }
   return batches;
@@ -138,15 +139,18 @@ std::vector<double> train(Device& device, DType dtype, bool lanes, bool graph, b
   session.initialise_parameters(3);
   std::vector<double> losses;
   for (int step = 0; step < 6; ++step) {
-    const StepResult result = session.step(two_batches(), 1e-3, 0.1);
+    const StepResult result = session.step(two_batches(step), 1e-3, 0.1);
     losses.push_back(result.loss);
     losses.push_back(result.gradient_norm.value_or(0));
   }
   // What reads weights between steps gets them as they are after the last one.
-  losses.push_back(session.evaluate(two_batches().front()));
-  losses.push_back(session.step(two_batches(), 1e-3, 0.1).loss);
+  losses.push_back(session.evaluate(two_batches(1).front()));
+  losses.push_back(session.step(two_batches(0), 1e-3, 0.1).loss);
   if (lanes && graph) {
-    EXPECT_EQ(dynamic_cast<StreamExecutor&>(*session.executor()).why_no_graph(), "");
+    const auto& executor = dynamic_cast<StreamExecutor&>(*session.executor());
+    EXPECT_EQ(executor.why_no_graph(), "");
+    // Also where cuDNN copies from memory that is not pinned: it does so for 96 tokens in bf16.
+    EXPECT_EQ(executor.why_from_host(), "");
   }
   digest = weight_digest(session);
   return losses;
@@ -183,7 +187,7 @@ TEST(CudaSession, SerialLanesGraphDelayAndLateUpdatesGiveTheSameBits) {
       EXPECT_EQ(other, serial) << processors << " processors for updates, no clipping";
     }
     unsetenv("WEFT_UPDATE_PROCESSORS");
-    EXPECT_LT(losses[10], losses[0]);
+    EXPECT_LT(losses[8], losses[0]);
   }
 }
 

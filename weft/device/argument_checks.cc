@@ -2,7 +2,7 @@
 
 #include <initializer_list>
 
-#include "weft/base/error.h"
+#include "weft/device/refuse.h"
 
 namespace weft {
 
@@ -21,7 +21,7 @@ class Fits {
   explicit Fits(const char* operation) : operation_(operation) {}
 
   void operator()(bool condition, const char* why) const {
-    if (!condition) throw BugError(fmt::format("{}: {}", operation_, why));
+    if (!condition) refuse(operation_, why);
   }
   struct Gradient {
     const Tensor &gradient, &of;

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "weft/base/error.h"
+#include "weft/device/cuda/check.h"
 #include "weft/device/cuda/kernels/fingerprint.h"
-#include "weft/device/cuda/refuse.h"
 #include "weft/device/cuda/table.h"
 
 namespace weft::cuda {

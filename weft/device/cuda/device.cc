@@ -2,10 +2,10 @@
 
 #include "weft/base/error.h"
 #include "weft/base/text.h"
+#include "weft/device/cuda/check.h"
 #include "weft/device/cuda/graph.h"
 #include "weft/device/cuda/kernels/reduction.h"
 #include "weft/device/cuda/paper.h"
-#include "weft/device/cuda/refuse.h"
 #include "weft/device/cuda/stream.h"
 #include "weft/device/cuda/table.h"
 #include "weft/device/cuda_device.h"

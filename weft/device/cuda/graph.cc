@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "weft/device/cuda/refuse.h"
+#include "weft/device/cuda/check.h"
 #include "weft/device/cuda/stream.h"
 
 namespace weft::cuda {

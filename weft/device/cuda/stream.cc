@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "weft/base/error.h"
-#include "weft/device/cuda/refuse.h"
+#include "weft/device/cuda/check.h"
 
 namespace weft::cuda {
 

@@ -4,8 +4,8 @@
 
 #include "weft/device/cpu/kernels/load.h"
 #include "weft/device/cpu/kernels/micro_gemm.h"
-#include "weft/device/cpu/refuse.h"
 #include "weft/device/cpu/scratch.h"
+#include "weft/device/refuse.h"
 
 namespace weft::WEFT_ISA {
 

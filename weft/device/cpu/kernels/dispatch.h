@@ -5,9 +5,9 @@
 #include <functional>
 
 #include "weft/device/cpu/kernels/load.h"
-#include "weft/device/cpu/refuse.h"
 #include "weft/device/cpu/scratch.h"
 #include "weft/device/cpu/stream.h"
+#include "weft/device/refuse.h"
 
 namespace weft::WEFT_ISA {
 

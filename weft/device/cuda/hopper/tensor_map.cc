@@ -6,7 +6,7 @@
 #include <cuda_runtime.h>
 
 #include "weft/base/error.h"
-#include "weft/device/cuda/refuse.h"
+#include "weft/device/cuda/check.h"
 
 namespace weft::cuda::hopper {
 

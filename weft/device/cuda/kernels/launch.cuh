@@ -5,8 +5,8 @@
 #include <initializer_list>
 #include <type_traits>
 
+#include "weft/device/cuda/check.h"
 #include "weft/device/cuda/kernels/values.cuh"
-#include "weft/device/cuda/refuse.h"
 #include "weft/device/cuda/stream.h"
 
 namespace weft::cuda {

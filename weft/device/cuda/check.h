@@ -1,9 +1,9 @@
-// How an operation says no; kept apart from the rest so that nvcc need not read the formatting library.
+// What must hold on the host before and after a call of CUDA.
 #pragma once
 
-namespace weft::cuda {
+#include "weft/device/refuse.h"
 
-[[noreturn]] void refuse(const char* operation, const char* why);  // BugError
+namespace weft::cuda {
 
 inline void require(bool condition, const char* operation, const char* why) {
   if (!condition) refuse(operation, why);

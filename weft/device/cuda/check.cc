@@ -1,12 +1,10 @@
-#include "weft/device/cuda/refuse.h"
+#include "weft/device/cuda/check.h"
 
 #include <cuda_runtime.h>
 
 #include "weft/base/error.h"
 
 namespace weft::cuda {
-
-void refuse(const char* operation, const char* why) { throw BugError(fmt::format("{}: {}", operation, why)); }
 
 void check_cuda(int code, const char* what) {
   if (code == cudaSuccess) return;

@@ -1,4 +1,4 @@
-#include "weft/device/cpu/refuse.h"
+#include "weft/device/refuse.h"
 
 #include "weft/base/error.h"
 

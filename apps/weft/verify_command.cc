@@ -1,6 +1,4 @@
 // `weft verify`: a layout against the serial single-rank oracle.
-#include <algorithm>
-
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -38,8 +36,7 @@ int run_verify_command(std::span<const std::string> words) {
   for (const std::string& name : options.explain) fmt::print("{}\n", flags.explain(name));
   if (!options.explain.empty()) return 0;
   if (this_launch().size > 1) throw UserError("weft verify compares thread ranks: start it once, with --ranks N");
-  const bool asked = std::find(words.begin(), words.end(), "--fp64") != words.end();
-  if (options.execution.device == "cuda" && !asked && options.dtype == DType::f64) options.dtype = DType::f32;
+  if (options.execution.device == "cuda" && !flags.is_set("--dtype")) options.dtype = DType::f32;
   if (tolerance == 0) tolerance = options.dtype == DType::f64 ? 1e-9 : options.dtype == DType::f32 ? 1e-4 : 5e-2;
 
   prepare_ranks(options, Launch{});
@@ -58,7 +55,7 @@ int run_verify_command(std::span<const std::string> words) {
   if (!json) fmt::print("step   loss                oracle              loss diff  norm diff  weight diff\n");
   for (std::size_t i = 0; i < differences.size(); ++i) {
     const StepDifference& d = differences[i];
-    const bool good = d.largest() <= tolerance;  // false for NaN
+    const bool good = d.within(tolerance);
     equal &= good;
     list.push_back({{"step", i + 1},
                     {"loss", d.loss},

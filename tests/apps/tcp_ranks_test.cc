@@ -43,19 +43,28 @@ TEST(TcpRanks, AKilledRankIsNamedByTheOthers) {
   EXPECT_TRUE(ended[0].says("rank 1 is gone (its connection closed)")) << ended[0].output;
 }
 
-TEST(TcpRanks, WithDifferentOptionsAreRefused) {
+// What rank 0 says if rank 1 has options of its own beside those of rank 0.
+std::string refusal(const Words& first, const Words& second) {
   const int port = free_port();
   RankProcesses processes;
-  processes.start(Words{program} + small_run, torchrun_variables(0, 2, port));
-  // Where logs go may differ; the clipping of gradients is in no plan, so nothing else would notice it.
-  processes.start(Words{program} + small_run + Words{"--log-interval", "7", "--clip-grad", "0.5"},
-                  torchrun_variables(1, 2, port));
+  processes.start(Words{program} + small_run + first, torchrun_variables(0, 2, port));
+  processes.start(Words{program} + small_run + second, torchrun_variables(1, 2, port));
   const auto ended = processes.wait();
   EXPECT_EQ(ended[0].code, 2);
   EXPECT_EQ(ended[1].code, 2);
-  EXPECT_EQ(ended[0].output,
-            "weft: --clip-grad is 0.5 on rank 1 and 1 on rank 0: start all ranks with the same options\n");
   EXPECT_EQ(ended[1].output, "");  // rank 0 has said it
+  return ended[0].output;
+}
+
+TEST(TcpRanks, WithDifferentOptionsAreRefused) {
+  // Where logs go may differ; the clipping of gradients is in no plan, so nothing else would notice it.
+  EXPECT_EQ(refusal({}, {"--log-interval", "7", "--clip-grad", "0.5"}),
+            "weft: --clip-grad is 0.5 on rank 1 and 1 on rank 0: start all ranks with the same options\n");
+  // All ranks make samples together, and read files together, wherever each has them.
+  EXPECT_EQ(refusal({"--sample", "Once"}, {}),
+            "weft: --sample is not given on rank 1 and Once on rank 0: start all ranks with the same options\n");
+  EXPECT_EQ(refusal({"--timeline", "here.html"}, {}),
+            "weft: --timeline is not given on rank 1 and ... on rank 0: start all ranks with the same options\n");
 }
 
 TEST(TcpRanks, StartedByHand) {

@@ -11,6 +11,7 @@ namespace weft {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const Words stories = {"--stories", "20000"};
 
@@ -58,6 +59,11 @@ TEST_F(Train, OnEveryKindOfData) {
           "lm loss: ", "grad norm: ", "time left: ", "validation loss at iteration 3", "trained 3 iterations"})
       EXPECT_THAT(log, HasSubstr(part)) << source[0];
   }
+}
+
+TEST_F(Train, ValidatesNothingAtAnIntervalOfZero) {
+  EXPECT_THAT(expect_done(Words{"train"} + tiny_run + stories + Words{"--eval-interval", "0"}),
+              Not(HasSubstr("validation")));
 }
 
 TEST_F(Train, WritesMetricsToFullPrecision) {

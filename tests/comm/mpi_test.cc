@@ -131,6 +131,12 @@ TEST_F(Mpi, AStalledRankIsReportedWithWhereAllStand) {
         << ran.output;
 }
 
+TEST_F(Mpi, ARankThatIsBusyAtTheEndIsWaitedFor) {
+  const Ran ran = mpirun(3, "late");
+  EXPECT_EQ(ran.code, 0) << ran.output;
+  EXPECT_EQ(ran.rank_lines(), (std::vector<std::string>{"rank 0: done", "rank 1: done", "rank 2: done"}));
+}
+
 TEST_F(Mpi, AKilledRankIsNamedAndTheOthersSayWhereTheyStood) {
   const Ran ran = mpirun(4, "kill");
   EXPECT_EQ(ran.code, 137) << ran.output;

@@ -68,14 +68,15 @@ std::vector<std::string> Control::ask_standings(double seconds) {
   return texts;
 }
 
-bool Control::say_goodbye(double seconds) {
+bool Control::say_goodbye(double seconds_after_failure) {
   tell_others(Word::goodbye, "");
   std::unique_lock lock(mutex_);
   gone_[static_cast<std::size_t>(rank_)] = true;
-  const bool failed_before = ended_.load();
   const auto all_gone = [&] { return std::ranges::all_of(gone_, [](bool gone) { return gone; }); };
-  changed_.wait_for(lock, std::chrono::duration<double>(seconds),
-                    [&] { return all_gone() || (!failed_before && ended_.load()); });
+  if (ended_.load())
+    changed_.wait_for(lock, std::chrono::duration<double>(seconds_after_failure), all_gone);
+  else
+    changed_.wait(lock, [&] { return all_gone() || ended_.load(); });
   return all_gone();
 }
 

@@ -35,9 +35,10 @@ class Control {
   static constexpr double answer_seconds = 1;  // for the other ranks to say where they stand
   // Where every rank stands; empty for those that do not answer in time.
   std::vector<std::string> ask_standings(double seconds);
-  // Tells all ranks that this one is finished and waits until all are, or the time is up, or the run ends: true if all
-  // are. After a failure it only waits for the time or for all.
-  bool say_goodbye(double seconds);
+  // Tells all ranks that this one is finished and waits until all are, or the run ends, however long that takes: one that
+  // writes a model must not be left (a launcher stops everybody when a rank leaves early). After a failure: until all
+  // are, or the time is up. True if all are.
+  bool say_goodbye(double seconds_after_failure);
 
  protected:
   Control(int rank, int size);

@@ -56,8 +56,7 @@ void MessageWorld::use(std::shared_ptr<Control> control, std::unique_ptr<Message
 
 bool MessageWorld::leave() {
   if (std::uncaught_exceptions() > exceptions_) abort("an exception ended it");
-  const bool ended = control_->ended().load();
-  const bool all = control_->say_goodbye(ended ? goodbye_after_failure : control_->timeout());
+  const bool all = control_->say_goodbye(goodbye_after_failure);
   return all && !control_->ended().load();
 }
 

@@ -58,6 +58,7 @@ RunData open_run_data(const TrainOptions& o, std::int64_t vocabulary) {
     run.splits = open_text_data(text, *run.tokenizer, t, stories ? "stories" : o.data.text);
     run.letter_entropy = letter_entropy(text);
   }
+  if (o.data.eval_interval == 0 || o.data.eval_iters == 0) run.splits.valid.reset();
   return run;
 }
 

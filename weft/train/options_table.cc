@@ -289,7 +289,8 @@ void add_data_flags(FlagTable& flags, DataOptions& data) {
       .at_least(0)
       .at_most(4294967295.0)
       .limited_to(4294967295.0);
-  flags.add("--eval-interval", data.eval_interval, "N", "Steps between validations; 0: none.").at_least(0);
+  flags.add("--eval-interval", data.eval_interval, "N", "Steps between validations, and one at the end; 0: none.")
+      .at_least(0);
   flags.add("--eval-iters", data.eval_iters, "N", "Global batches of a validation.").at_least(0);
 }
 

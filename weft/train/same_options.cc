@@ -11,11 +11,25 @@ namespace weft {
 
 namespace {
 
+// Ranks may differ in where files are and in what is logged. Samples are made by all of them together.
 bool in_common(const Flag& flag) {
-  if (flag.kind == FlagKind::foreign || flag.command_line_only || flag.section == "Logging") return false;
-  for (const char* place : {"FILE", "DIR", "PREFIX"})
-    if (flag.value_name.find(place) != std::string::npos) return false;
+  if (flag.kind == FlagKind::foreign || flag.command_line_only) return false;
+  if (flag.section == "Logging" && !flag.name.starts_with("--sample")) return false;
   return flag.name != "--threads" && flag.name != "--rank";
+}
+
+bool is_place(const Flag& flag) {
+  return flag.value_name == "FILE" || flag.value_name == "DIR" || flag.value_name == "PREFIX";
+}
+
+// "0.3 /data/a 0.7 /data/b" -> "0.3 ... 0.7 ...": whether there are any, how many, and their weights.
+std::string without_places(const std::string& value) {
+  std::vector<std::string> words;
+  for (std::string& word : split(value, ' ')) {
+    double number = 0;
+    if (!word.empty()) words.push_back(parse_double(word, number) ? std::move(word) : "...");
+  }
+  return join(words, " ");
 }
 
 std::string name_in(const std::string& line) { return line.substr(0, line.find(' ')); }
@@ -30,9 +44,9 @@ std::vector<std::string> options_in_common(const FlagTable& flags) {
   std::vector<std::string> lines;
   for (const Flag& flag : flags.flags()) {
     if (!in_common(flag)) continue;
-    std::string line = flag.name + " " + (flag.show ? flag.show() : "");
-    std::replace(line.begin(), line.end(), '\n', ' ');
-    lines.push_back(std::move(line));
+    std::string value = flag.show ? flag.show() : "";
+    std::replace(value.begin(), value.end(), '\n', ' ');
+    lines.push_back(flag.name + " " + (is_place(flag) ? without_places(value) : value));
   }
   std::sort(lines.begin(), lines.end());
   return lines;

@@ -79,7 +79,7 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
   data_ = open_run_data(options, config_.vocabulary);
   SessionOptions session = session_options(options, config_, world_);
   session.ranks.on_device = environment.ranks_on_device;
-  session.validates = data_.splits.valid && options.data.eval_iters > 0;
+  session.validates = data_.splits.valid != nullptr;
   // Before the run takes the memory. A CPU's peak depends on what else runs; it takes long, too.
   if (environment.device.asynchronous())
     product_peak_ = measure_product_peak(environment.device, session.precision.compute);
@@ -249,8 +249,7 @@ void Loop::write_metrics(std::int64_t iteration, const StepResult& result, doubl
 }
 
 void Loop::validate(std::int64_t iteration) {
-  const TokenSource* valid = data_.splits.valid.get();
-  if (valid && options_.data.eval_iters > 0) {
+  if (const TokenSource* valid = data_.splits.valid.get()) {
     const auto start = Clock::now();
     // An evaluation step reads a global batch, so that the loss does not depend on the number of ranks.
     const std::int64_t batch = options_.batch.micro_batch_size, all = options_.batch.global_batch_size;

@@ -17,7 +17,7 @@ void RunRecord::add(int step, const StepResult& result, Session& session) {
   StepRecord& record = steps_[static_cast<std::size_t>(step)];
   record.loss = result.loss;
   record.gradient_norm = result.gradient_norm;
-  // Replicas must agree bit for bit; the first difference stays visible as the last writer's value.
+  // Replicas must agree bit for bit.
   for (auto& [identity, values] : weights) {
     const auto [at, is_new] = record.weights.try_emplace(identity, values);
     if (!is_new && at->second != values)

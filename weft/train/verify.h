@@ -40,7 +40,9 @@ struct StepDifference {
   // Relative: |a - b| / |b|; of weights the norm of the difference over the norm, of the worst parameter.
   double loss_difference = 0, norm_difference = 0, weight_difference = 0;
   std::string worst_weight;
-  double largest() const { return std::max({loss_difference, norm_difference, weight_difference}); }
+  bool within(double tolerance) const {  // false if any is NaN
+    return loss_difference <= tolerance && norm_difference <= tolerance && weight_difference <= tolerance;
+  }
 };
 std::vector<StepDifference> compare(const RunRecord& run, const RunRecord& oracle);
 

@@ -118,6 +118,14 @@ class Mode {
     group->all_reduce(stream_, data, data, Reduction::sum);
   }
 
+  void late() {  // rank 0 has something to do of its own, for longer than any wait
+    const auto group = everyone("dp");
+    world_.set_timeout(0.3);
+    group->barrier(stream_);
+    if (rank_ == 0) sleep_seconds(1.5);
+    say(world_, "done");
+  }
+
   void kill() {
     const auto group = everyone("dp");
     world_.set_status([this] { return fmt::format("micro-batch {}, layer 3", rank_); });
@@ -187,6 +195,7 @@ class Mode {
                                                         {"counts_less", &Mode::counts_less},
                                                         {"groups", &Mode::groups},
                                                         {"stall", &Mode::stall},
+                                                        {"late", &Mode::late},
                                                         {"kill", &Mode::kill},
                                                         {"kill_sending", &Mode::kill_sending},
                                                         {"ahead", &Mode::ahead},

@@ -1,7 +1,9 @@
 // `weft train` from its command line: every kind of data, precision and output; what stops a run.
 #include <filesystem>
+#include <fstream>
 
 #include <nlohmann/json.hpp>
+#include <sys/resource.h>
 
 #include "tests/apps/weft_process.h"
 #include "weft/base/json.h"
@@ -225,6 +227,49 @@ TEST_F(Train, RefusesWhatItCouldNotShowOrHold) {
                  {"--seq-length 100000: the model in", "is made for at most", "max_position_embeddings"});
   expect_refused(mixtral + Words{"--moe-router-enable-expert-bias", "--seq-length", "16"},
                  {"--moe-router-enable-expert-bias: the model in", "has no such bias; leave the flag out"});
+}
+
+// Threads get stacks as large as the limit says: of a size that no machine has, none starts.
+class StacksBeyondMemory {
+ public:
+  StacksBeyondMemory() {
+    ::getrlimit(RLIMIT_STACK, &before_);
+    rlimit huge = before_;
+    huge.rlim_cur = rlim_t{1} << 40;
+    set_ = ::setrlimit(RLIMIT_STACK, &huge) == 0;
+  }
+  ~StacksBeyondMemory() { ::setrlimit(RLIMIT_STACK, &before_); }
+  bool set() const { return set_; }
+
+ private:
+  rlimit before_{};
+  bool set_ = false;
+};
+
+TEST_F(Train, ThreadsThatCannotStartAreNamed) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers start threads of their own";
+#endif
+  int overcommit = 1;
+  std::ifstream("/proc/sys/vm/overcommit_memory") >> overcommit;
+  const StacksBeyondMemory stacks;
+  if (overcommit == 1 || !stacks.set()) GTEST_SKIP() << "this machine gives every thread the stack it asks for";
+  const auto error_of = [&](const Words& flags) {
+    const Outcome outcome =
+        run_weft(Words{"train", "--pattern", "-", "--hidden-size", "16", "--stories", "20000"} + flags);
+    EXPECT_EQ(outcome.code, 1);
+    return outcome.err;
+  };
+  EXPECT_THAT(error_of({"--ranks", "2", "--threads", "1"}),
+              HasSubstr("weft: 2 ranks need a thread each, and rank 0's could not be started (Resource temporarily "
+                        "unavailable): use fewer --ranks, or raise the limit of processes or memory\n"));
+  EXPECT_THAT(error_of({"--threads", "2"}),
+              HasSubstr("weft: 2 threads are to compute, and one could not be started (Resource temporarily "
+                        "unavailable): use fewer --threads, or raise the limit of processes or memory\n"));
+  EXPECT_THAT(
+      error_of({"--threads", "1", "--overlap-optimizer"}),
+      HasSubstr("weft: the 2 lanes of a step need a thread each, and one could not be started (Resource "
+                "temporarily unavailable): raise the limit of processes or memory, or use --executor serial\n"));
 }
 
 }  // namespace

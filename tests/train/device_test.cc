@@ -117,6 +117,9 @@ TEST(Device, WhatOperationsAndLibrariesTakeIsCounted) {
   EXPECT_THAT(refusal(little, o), HasSubstr(", what operations and libraries work in 7.00 MiB."));
   o.validates = true;
   EXPECT_THAT(refusal(enough, o), HasSubstr(", validation "));
+  o.validates = false;
+  o.samples = true;  // all logits of a sequence
+  EXPECT_THAT(refusal(enough, o), HasSubstr(", validation "));
 }
 
 // A CPU that says it queues its work: one thread feeds all lanes, in the order of the plan.

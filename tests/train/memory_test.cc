@@ -36,5 +36,23 @@ TEST(Memory, TheArenasHighWaterIsWhatThePlanSaid) {
     }
 }
 
+TEST(Memory, StorageIsWhatThePlanSaid) {
+  for (const bool updates : {true, false})  // a probe has no optimizer
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      RankCase c = small_case("[*E]M-");
+      c.dtype = dtype;
+      SessionOptions o = options_of(c, nullptr);
+      o.updates = updates;
+      CpuDevice device;
+      const Session session(device, o);
+      const MemoryPlan& plan = session.plan().memory();
+      EXPECT_EQ(plan.states > 0, updates);
+      const std::int64_t said = plan.weights + plan.gradients + plan.states,
+                         used = static_cast<std::int64_t>(session.storage().bytes());
+      EXPECT_GE(used, said);
+      EXPECT_LE(used, said + 5 * 256 * std::ssize(session.module().parameters)) << "rounded up to 256 bytes each";
+    }
+}
+
 }  // namespace
 }  // namespace weft

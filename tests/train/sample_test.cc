@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/train/ranks.h"
+
 namespace weft {
 namespace {
 
@@ -16,6 +18,23 @@ TEST(Sample, BytesThatAreNoTextAreShownAsSuch) {
   EXPECT_EQ(readable("\xe0\x80\x80"), no + no + no);
   EXPECT_EQ(readable("\xed\xa0\x80"), no + no + no) << "half of a surrogate pair";
   EXPECT_EQ(readable("\xf4\x90\x80\x80"), no + no + no + no) << "beyond the last character";
+}
+
+// Plans have a fixed length, so that a short text is followed by tokens that mean nothing.
+TEST(Sample, LogitsDoNotDependOnWhatFollows) {
+  RankCase c = small_case("[*E]");
+  c.length = 12;
+  c.config.experts.balance.capacity_factor = 1;  // in training, experts drop what is too much
+  CpuDevice device;
+  Session session(device, options_of(c, nullptr));
+  session.initialise_parameters(5);
+  const std::vector<std::int32_t> tokens = batch_of(c, 0, 0).tokens;
+  const std::vector<double> all = session.logits(tokens);
+  for (const std::size_t length : {1, 5, 11}) {
+    const std::vector<double> some = session.logits(std::span(tokens).first(length));
+    ASSERT_EQ(some.size(), length * 23);
+    EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin())) << length;
+  }
 }
 
 }  // namespace

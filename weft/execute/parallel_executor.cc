@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 
 #include "weft/base/error.h"
 #include "weft/execute/lane_priority.h"
@@ -38,11 +39,21 @@ ParallelExecutor::ParallelExecutor(const PreparedPlan& plan, Device& device, Str
     : plan_(plan), device_(device), stream_(stream), queues_(device.asynchronous()) {
   if (queues_) start_ = device.make_event();
   build_queues();
-  for (std::size_t lane = 1; lane < lanes_.size(); ++lane)
-    lanes_[lane]->thread = std::thread([this, lane] { serve(static_cast<int>(lane)); });
+  try {
+    for (std::size_t lane = 1; lane < lanes_.size(); ++lane)
+      lanes_[lane]->thread = std::thread([this, lane] { serve(static_cast<int>(lane)); });
+  } catch (const std::system_error& e) {
+    stop();
+    throw RunError(
+        "the {} lanes of a step need a thread each, and one could not be started ({}): raise the limit of "
+        "processes or memory, or use --executor serial",
+        lanes_.size(), e.what());
+  }
 }
 
-ParallelExecutor::~ParallelExecutor() {
+ParallelExecutor::~ParallelExecutor() { stop(); }
+
+void ParallelExecutor::stop() {
   stop_.store(true);
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();
@@ -126,8 +137,7 @@ bool ParallelExecutor::run_nodes(LaneQueue& queue, Stream& stream) {
 
 void ParallelExecutor::finish_queued(const LaneQueue& queue, Stream& stream) {
   try {
-    stream.synchronize();  // after a failure too: what is queued uses the plan's memory
-    plan_.throw_if_ended();
+    plan_.wait(stream);  // after a failure too: what is queued uses the plan's memory
   } catch (...) {
     fail(std::current_exception(), queue);
   }
@@ -139,7 +149,12 @@ void ParallelExecutor::run_lane(int lane, Stream& stream) {
     run_nodes(queue, stream);
     return;
   }
-  if (lane > 0) start_->wait_on(stream);
+  try {
+    device_.bind_thread();
+    if (lane > 0) start_->wait_on(stream);
+  } catch (...) {  // a GPU that another lane's kernel has broken
+    return fail(std::current_exception(), queue);
+  }
   run_nodes(queue, stream);
   finish_queued(queue, stream);
 }
@@ -181,7 +196,6 @@ void ParallelExecutor::fail(std::exception_ptr error, const LaneQueue& queue) {
 }
 
 void ParallelExecutor::serve(int lane) {
-  device_.bind_thread();
   if (lanes_[static_cast<std::size_t>(lane)]->lane != Lane::update) put_communication_first();
   std::uint32_t seen = 0;
   while (true) {

@@ -50,6 +50,7 @@ class ParallelExecutor : public Executor {
   };
 
   void build_queues();
+  void stop();  // the lanes' threads
   void run_lane(int lane, Stream& stream);
   bool run_nodes(LaneQueue& queue, Stream& stream);            // false: the step has failed
   void finish_queued(const LaneQueue& queue, Stream& stream);  // where work is queued: waits for it

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <set>
 
 #include "weft/base/error.h"
@@ -112,7 +113,7 @@ const PieceCode& PreparedPlan::code_of(const Node& node) const {
 void PreparedPlan::run_node(NodeId id, Stream& stream, bool wait) const {
   try {
     run(id, stream);
-    if (wait) stream.synchronize();
+    if (wait) this->wait(stream);
   } catch (const PeerError&) {  // another rank's; it has said where
     throw;
   } catch (const std::exception& e) {
@@ -152,7 +153,7 @@ void PreparedPlan::communicate(const Node& node, Stream& stream, bool wrong_coun
       const Tensor device_counts = tensor_of(counts);
       std::vector<std::int32_t> rows(static_cast<std::size_t>(device_counts.shape.elements()));
       device_.copy_out(stream, rows.data(), device_counts.data, device_counts.bytes());
-      stream.synchronize();
+      wait(stream);
       for (std::size_t p = 0; p < peers; ++p) {
         elements[p] = 0;
         for (std::size_t i = 0; i < rows.size() / peers; ++i) elements[p] += rows[p * rows.size() / peers + i];
@@ -237,13 +238,27 @@ std::vector<double> PreparedPlan::result(ValueId value) const {
   return unpack(std::span(result_memory(value), from.bytes()), from.dtype);
 }
 
-void run_serially(const PreparedPlan& plan, Stream& stream) {
-  plan.queue_inputs(stream);
-  stream.synchronize();  // so that whatever node fails, nothing reads the host's memory any more
-  for (std::size_t i = 0; i < plan.plan().nodes.size(); ++i)
-    plan.run_node(NodeId(static_cast<std::int64_t>(i)), stream, true);
-  plan.queue_results(stream);
+void run_to_the_end(Stream& stream, const std::function<void()>& queue) {
+  try {
+    queue();
+  } catch (...) {
+    const std::exception_ptr why = std::current_exception();
+    try {
+      stream.synchronize();
+    } catch (...) {  // a device that is broken runs nothing any more
+    }
+    std::rethrow_exception(why);
+  }
   stream.synchronize();
+}
+
+void run_serially(const PreparedPlan& plan, Stream& stream) {
+  run_to_the_end(stream, [&] {
+    plan.queue_inputs(stream);
+    for (std::size_t i = 0; i < plan.plan().nodes.size(); ++i)
+      plan.run_node(NodeId(static_cast<std::int64_t>(i)), stream, true);
+    plan.queue_results(stream);
+  });
 }
 
 }  // namespace weft

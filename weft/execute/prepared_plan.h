@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -37,8 +38,10 @@ class PreparedPlan {
 
   // RunError naming the node when it fails; PeerError when another rank did. wait: also for queued work.
   void run_node(NodeId node, Stream& stream, bool wait = false) const;
-  // PeerError when another rank has failed; for where a wait does not tell, since work is only queued.
-  void throw_if_ended() const {
+  // Until all work queued there is done. PeerError when another rank has failed: what it did not send is not there, and a
+  // device's stream that runs empty does not tell.
+  void wait(Stream& stream) const {
+    stream.synchronize();
     if (groups_) groups_->world().throw_if_ended();
   }
   void touch_memory() const { arena_->touch(); }
@@ -86,6 +89,9 @@ class PreparedPlan {
   InjectedFault fault_;
   const World* world_ = nullptr;
 };
+
+// Runs `queue` and waits for what it has queued, also where it fails halfway: work uses memory of the caller.
+void run_to_the_end(Stream& stream, const std::function<void()>& queue);
 
 // Runs one node after another, in the order of the list: the oracle. Results are on the host in the end.
 void run_serially(const PreparedPlan& plan, Stream& stream);

@@ -16,13 +16,12 @@ std::int64_t needed_by(Device& device, const SessionOptions& options) {
   return count_memory(device, options, module, plan, plan_memory(plan)).total();
 }
 
-// The arena of the plan that validates.
 std::int64_t evaluation_bytes(const SessionOptions& options) {
-  Module module = build_module(options.config, module_options(options));
-  add_loss_reduction(module, options.ranks.gradients());
-  PlanOptions evaluate;
-  evaluate.kind = PlanOptions::Kind::evaluate;
-  return plan_memory(build_plan(module, evaluate)).arena;
+  const auto arena = [&](const EvaluationShape& shape) {
+    return plan_memory(evaluation_plan(evaluation_module(options, shape))).arena;
+  };
+  return (options.validates ? arena({options.batch, options.length, false}) : 0) +
+         (options.samples ? arena({1, options.length, true}) : 0);
 }
 
 // One option changed, and what it is called.
@@ -61,7 +60,7 @@ MemoryNeed count_memory(Device& device, const SessionOptions& options, const Mod
                         MemoryPlan memory) {
   MemoryNeed need;
   need.plan = std::move(memory);
-  if (options.validates) need.evaluation = evaluation_bytes(options);
+  need.evaluation = evaluation_bytes(options);
   need.streams = stream_memory(module, plan, device, options.ranks.parallel && device.asynchronous());
   need.library_bytes = static_cast<std::int64_t>(device.library_bytes());
   return need;

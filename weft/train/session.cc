@@ -1,7 +1,6 @@
 #include "weft/train/session.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -58,6 +57,22 @@ PlanOptions plan_options(const SessionOptions& options) {
   return plan;
 }
 
+Module evaluation_module(const SessionOptions& options, const EvaluationShape& shape) {
+  ModuleOptions of = module_options(options, shape.batch, shape.length);
+  of.keep_logits = shape.keep_logits;
+  ModelConfig config = options.config;
+  if (shape.keep_logits) config.experts.balance.capacity_factor = 0;
+  Module module = build_module(config, of);
+  add_loss_reduction(module, options.ranks.gradients());
+  return module;
+}
+
+Plan evaluation_plan(const Module& module) {
+  PlanOptions evaluate;
+  evaluate.kind = PlanOptions::Kind::evaluate;
+  return build_plan(module, evaluate);
+}
+
 Grid grid_of(const GradientLayout& g) {
   const auto size = [](std::int64_t n) { return static_cast<int>(n); };
   return Grid({{"tp", 1}, {"cp", 1}, {"dp", size(g.data_shards)}, {"pp", 1}},
@@ -74,6 +89,7 @@ Session::Session(Device& device, const SessionOptions& options)
     throw UserError("{} does not compute in {}: leave --fp64 away, or use --device cpu", device.name(),
                     name_of(options.precision.compute));
   add_updates(module_, options.precision, options.adam, ranks.gradients());
+  if (!options.updates) module_.states.clear();
   Plan plan = build_plan(module_, plan_options(options));
   need_ = count_memory(device, options, module_, plan, plan_memory(plan));
   require_memory(device, options, need_);
@@ -289,21 +305,15 @@ StepResult Session::gradients(std::span<const MicroBatch> batches) {
   return result;
 }
 
-Session::Evaluation& Session::evaluation(std::int64_t batch, std::int64_t length, bool keep_logits) {
-  const std::array<std::int64_t, 3> key{batch, length, keep_logits};
+Session::Evaluation& Session::evaluation(const EvaluationShape& shape) {
   for (auto& [known, made] : evaluations_)
-    if (known == key) return *made;
-  ModuleOptions options = module_options(options_, batch, length);
-  options.keep_logits = keep_logits;
+    if (known == shape) return *made;
   auto made = std::make_unique<Evaluation>();
-  made->module = build_module(options_.config, options);
-  add_loss_reduction(made->module, options_.ranks.gradients());
-  PlanOptions evaluate;
-  evaluate.kind = PlanOptions::Kind::evaluate;
-  Plan plan = build_plan(made->module, evaluate);
+  made->module = evaluation_module(options_, shape);
+  Plan plan = evaluation_plan(made->module);
   const MemoryPlan memory = plan_memory(plan);
   made->plan = prepare(made->module, std::move(plan), memory);
-  evaluations_.emplace_back(key, std::move(made));
+  evaluations_.emplace_back(shape, std::move(made));
   return *evaluations_.back().second;
 }
 
@@ -320,11 +330,11 @@ StepResult Session::evaluate_on(Evaluation& evaluation, const MicroBatch& batch)
 double Session::evaluate(const MicroBatch& batch) { return evaluate_losses(batch).loss; }
 
 StepResult Session::evaluate_losses(const MicroBatch& batch) {
-  return evaluate_on(evaluation(options_.batch, options_.length, false), batch);
+  return evaluate_on(evaluation({options_.batch, options_.length, false}), batch);
 }
 
 std::vector<double> Session::batch_logits(const MicroBatch& batch) {
-  Evaluation& e = evaluation(options_.batch, options_.length, true);
+  Evaluation& e = evaluation({options_.batch, options_.length, true});
   evaluate_on(e, batch);
   return e.plan->read(*stream_, e.module.logits, 0);
 }
@@ -332,8 +342,9 @@ std::vector<double> Session::batch_logits(const MicroBatch& batch) {
 std::vector<double> Session::logits(std::span<const std::int32_t> tokens) {
   WEFT_CHECK(!tokens.empty() && std::ssize(tokens) <= options_.length, "{} tokens of at most {}", tokens.size(),
              options_.length);
-  // One plan for all lengths: causal layers never look behind the last token, so what follows it does not matter.
-  Evaluation& e = evaluation(1, options_.length, true);
+  // One plan for all lengths: causal layers never look behind the last token, and experts drop none, so what follows it
+  // does not matter.
+  Evaluation& e = evaluation({1, options_.length, true});
   MicroBatch batch;
   batch.batch = 1;
   batch.length = options_.length;
@@ -382,10 +393,12 @@ std::vector<std::int64_t> Session::gather_from_all_ranks(std::span<const std::in
 
 void Session::broadcast_to_expert_ranks(int from, std::span<double> values) {
   const Tensor all(exchange_memory(values.size_bytes()), DType::f64, {std::ssize(values)});
-  device_.copy_in(*stream_, all.data, values.data(), values.size_bytes());
-  groups_->get("ep", Lane::exchange).broadcast(*stream_, all, from);
-  device_.copy_out(*stream_, values.data(), all.data, values.size_bytes());
-  stream_->synchronize();
+  run_to_the_end(*stream_, [&] {
+    device_.copy_in(*stream_, all.data, values.data(), values.size_bytes());
+    groups_->get("ep", Lane::exchange).broadcast(*stream_, all, from);
+    device_.copy_out(*stream_, values.data(), all.data, values.size_bytes());
+  });
+  options_.ranks.world->throw_if_ended();  // a stream also runs empty when another rank has failed
 }
 
 // Kept until the end: to free memory of a GPU is to wait for all that runs there, and what other ranks run there may
@@ -401,11 +414,13 @@ std::vector<std::int64_t> Session::gather(Communicator& group, std::span<const s
   std::byte* memory = exchange_memory(words.size_bytes() * static_cast<std::size_t>(group.size() + 1));
   const Tensor send(memory, DType::i64, {count});
   const Tensor receive(memory + words.size_bytes(), DType::i64, {count * group.size()});
-  device_.copy_in(*stream_, send.data, words.data(), words.size_bytes());
-  group.all_gather(*stream_, send, receive);
   std::vector<std::int64_t> all(static_cast<std::size_t>(count * group.size()));
-  device_.copy_out(*stream_, all.data(), receive.data, receive.bytes());
-  stream_->synchronize();
+  run_to_the_end(*stream_, [&] {
+    device_.copy_in(*stream_, send.data, words.data(), words.size_bytes());
+    group.all_gather(*stream_, send, receive);
+    device_.copy_out(*stream_, all.data(), receive.data, receive.bytes());
+  });
+  options_.ranks.world->throw_if_ended();
   return all;
 }
 

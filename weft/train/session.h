@@ -1,7 +1,6 @@
 // A model on one rank, ready to train: its module, plans and memory.
 #pragma once
 
-#include <array>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -50,7 +49,7 @@ struct SessionOptions {
   std::int64_t logits_slice_bytes = 128 << 20;
   bool updates = true;  // false: gradients only (probe)
   bool repeatable_attention = true;
-  bool validates = false;  // memory for evaluate() is counted, too
+  bool validates = false, samples = false;  // memory for evaluate() and for logits() is counted, too
   RankOptions ranks;
   InjectedFault fault;  // of the training plan, on one rank
 };
@@ -58,10 +57,20 @@ struct SessionOptions {
 ModuleOptions module_options(const SessionOptions& options);  // of the training shape
 PlanOptions plan_options(const SessionOptions& options);
 
+// A plan that trains nothing. keep_logits: it says the logits; no expert drops a token then, so that what one token gets
+// does not depend on those behind it.
+struct EvaluationShape {
+  std::int64_t batch = 1, length = 1;
+  bool keep_logits = false;
+  bool operator==(const EvaluationShape&) const = default;
+};
+Module evaluation_module(const SessionOptions& options, const EvaluationShape& shape);
+Plan evaluation_plan(const Module& module);
+
 // What a run takes of a device's memory, in bytes.
 struct MemoryNeed {
   MemoryPlan plan;
-  std::int64_t evaluation = 0;     // of the plan that validates; it shares the weights
+  std::int64_t evaluation = 0;     // of the plans that validate and sample; they share the weights
   StreamMemory streams;            // what operations work in
   std::int64_t library_bytes = 0;  // what the device's libraries take beside all that, about
   std::int64_t total() const {
@@ -138,7 +147,7 @@ class Session {
   void check_all_ranks(const PreparedPlan& plan);
   void run_training_plan();
   void forget_updates();
-  Evaluation& evaluation(std::int64_t batch, std::int64_t length, bool keep_logits);
+  Evaluation& evaluation(const EvaluationShape& shape);
   // Writes all that a step of the plan reads from the host.
   void feed(const PreparedPlan& plan, const Module& module, std::span<const MicroBatch> batches, double learning_rate,
             double decay);
@@ -158,7 +167,7 @@ class Session {
   std::unique_ptr<RankGroups> groups_;
   std::unique_ptr<PreparedPlan> train_;
   std::unique_ptr<Executor> executor_;
-  std::vector<std::pair<std::array<std::int64_t, 3>, std::unique_ptr<Evaluation>>> evaluations_;
+  std::vector<std::pair<EvaluationShape, std::unique_ptr<Evaluation>>> evaluations_;
   std::int64_t steps_ = 0;
   bool updates_left_ = false;  // by the last step, to the next
 };

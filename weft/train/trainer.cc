@@ -80,6 +80,7 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
   SessionOptions session = session_options(options, config_, world_);
   session.ranks.on_device = environment.ranks_on_device;
   session.validates = data_.splits.valid != nullptr;
+  session.samples = !options.logging.sample.empty();
   // Before the run takes the memory. A CPU's peak depends on what else runs; it takes long, too.
   if (environment.device.asynchronous())
     product_peak_ = measure_product_peak(environment.device, session.precision.compute);

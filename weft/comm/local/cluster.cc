@@ -1,6 +1,7 @@
 #include "weft/comm/local/cluster.h"
 
 #include <exception>
+#include <system_error>
 #include <thread>
 
 #include "weft/base/error.h"
@@ -68,19 +69,27 @@ World& LocalCluster::world(RankId rank) {
 void LocalCluster::run(const std::function<void(World&)>& body) {
   std::vector<std::exception_ptr> errors(worlds_.size());
   std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < worlds_.size(); ++i) {
-    threads.emplace_back([&, i] {
-      World& mine = *worlds_[i];
-      try {
-        body(mine);
-      } catch (const std::exception& error) {
-        errors[i] = std::current_exception();
-        mine.abort(error.what());
-      } catch (...) {
-        errors[i] = std::current_exception();
-        mine.abort("an exception of an unknown type");
-      }
-    });
+  const auto run_rank = [&](std::size_t i) {
+    World& mine = *worlds_[i];
+    try {
+      body(mine);
+    } catch (const std::exception& error) {
+      errors[i] = std::current_exception();
+      mine.abort(error.what());
+    } catch (...) {
+      errors[i] = std::current_exception();
+      mine.abort("an exception of an unknown type");
+    }
+  };
+  try {
+    for (std::size_t i = 0; i < worlds_.size(); ++i) threads.emplace_back(run_rank, i);
+  } catch (const std::system_error& error) {
+    const RunError why(
+        "{} ranks need a thread each, and rank {}'s could not be started ({}): use fewer --ranks, or raise "
+        "the limit of processes or memory",
+        worlds_.size(), threads.size(), error.what());
+    errors[threads.size()] = std::make_exception_ptr(why);
+    worlds_[threads.size()]->abort(why.what());
   }
   for (std::thread& thread : threads) thread.join();
   // The rank that failed first has the reason; the others only heard of it.

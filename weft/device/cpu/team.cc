@@ -1,6 +1,7 @@
 #include "weft/device/cpu/team.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "weft/base/error.h"
@@ -31,10 +32,20 @@ void wait_while(std::atomic<std::uint32_t>& value, std::uint32_t old) {
 Team::Team(int threads) {
   WEFT_CHECK(threads >= 1, "a team of {}", threads);
   errors_.resize(static_cast<std::size_t>(threads));
-  for (int member = 1; member < threads; ++member) workers_.emplace_back([this, member] { serve(member); });
+  try {
+    for (int member = 1; member < threads; ++member) workers_.emplace_back([this, member] { serve(member); });
+  } catch (const std::system_error& e) {
+    stop();
+    throw RunError(
+        "{} threads are to compute, and one could not be started ({}): use fewer --threads, or raise the limit of "
+        "processes or memory",
+        threads, e.what());
+  }
 }
 
-Team::~Team() {
+Team::~Team() { stop(); }
+
+void Team::stop() {
   stop_.store(true);
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();

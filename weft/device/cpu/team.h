@@ -25,6 +25,7 @@ class Team {
 
  private:
   void serve(int member);
+  void stop();
 
   std::vector<std::thread> workers_;
   std::vector<std::exception_ptr> errors_;

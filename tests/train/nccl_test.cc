@@ -1,0 +1,59 @@
+// Sessions over NCCL when a rank fails: its streams run empty, and nobody takes what is then in memory for a result.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/comm/fake_nccl.h"
+#include "tests/train/queued_cpu_device.h"
+#include "tests/train/ranks.h"
+#include "weft/base/error.h"
+#include "weft/comm/nccl/world.h"
+
+namespace weft {
+namespace {
+
+// What rank 0 ends with if rank 1 fails where it ought to do the same.
+std::string ends_with(RankCase c, const std::function<void(Session&)>& action) {
+  c.ranks = 2;
+  std::string what = "nothing";
+  LocalCluster cluster(c.ranks);
+  const auto library = fake_nccl();
+  const auto run = [&](World& base) {
+    const bool fails = base.rank().value == 1;
+    QueuedCpuDevice device(fmt::format("gpu {}", base.rank().value));
+    const std::unique_ptr<World> world = nccl::make_world(base, library);
+    Session session(device, options_of(c, world.get()));
+    session.initialise_parameters(5);
+    try {
+      if (fails) throw RunError("the loss is a potato");
+      action(session);
+    } catch (const std::exception& e) {
+      if (!fails) what = e.what();
+      throw;
+    }
+  };
+  EXPECT_THROW(cluster.run(run), RunError);
+  EXPECT_EQ(FakeNccl::misuses(), 0);
+  return what;
+}
+
+TEST(NcclSession, ThatLosesARankHasNoResult) {
+  const char* potato = "rank 1 failed: the loss is a potato";
+  const RankCase dense = small_case("[*-]");
+  RankCase experts = small_case("[*E]");
+  experts.expert_ranks = 2;
+  for (const RankCase& c : {dense, experts}) {
+    const auto step = [&](Session& session) { session.step({{batch_of(c, 0, 0), batch_of(c, 0, 1)}}, 1e-2, 0.1); };
+    EXPECT_EQ(ends_with(c, [&](Session& session) { session.evaluate(batch_of(c, 0, 0)); }), potato);
+    EXPECT_EQ(ends_with(c, step), potato);
+    RankCase parallel = c;
+    parallel.parallel = true;
+    EXPECT_EQ(ends_with(parallel, step), potato);
+    const std::int64_t word = 7;
+    EXPECT_EQ(ends_with(c, [&](Session& session) { session.gather_from_all_ranks({&word, 1}); }), potato);
+  }
+  std::vector<double> values(3);
+  EXPECT_EQ(ends_with(experts, [&](Session& session) { session.broadcast_to_expert_ranks(1, values); }), potato);
+}
+
+}  // namespace
+}  // namespace weft

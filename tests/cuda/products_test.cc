@@ -113,6 +113,34 @@ INSTANTIATE_TEST_SUITE_P(Cases, GroupedMatmulOperations,
                                                           Groups{257, 0, 520}, Groups{600}),  // the last: a long sum
                                           testing::Values(Mode::forward, Mode::input_gradient, Mode::weight_gradient)));
 
+// More groups than a warp has threads, and rows and columns beyond one band of tiles.
+TEST_F(Products, GroupedMatmulOfManyGroupsAndOfWideRows) {
+  struct Case {
+    std::int64_t groups, n, k;
+  };
+  for (const Case& c :
+       sanitizing() ? std::vector<Case>{{40, 72, 64}} : std::vector<Case>{{40, 72, 64}, {3, 2312, 2312}})
+    for (const Mode mode : {Mode::forward, Mode::input_gradient, Mode::weight_gradient}) {
+      SCOPED_TRACE(fmt::format("{} groups, {} by {}, mode {}", c.groups, c.n, c.k, static_cast<int>(mode)));
+      Groups counts, starts{0};
+      for (std::int64_t g = 0; g < c.groups; ++g) {
+        counts.push_back(static_cast<std::int32_t>(g % 3 == 1 ? 0 : 1 + 37 * g % 150));
+        starts.push_back(starts.back() + counts.back());
+      }
+      const HostTensor x = HostTensor::normal(DType::bf16, {starts.back(), c.k}, "x");
+      const HostTensor y = HostTensor::normal(DType::bf16, {starts.back(), c.n}, "y");
+      const HostTensor w =
+          HostTensor::normal(mode == Mode::weight_gradient ? DType::f32 : DType::bf16, {c.groups, c.n, c.k}, "w");
+      const HostTensor many = HostTensor::integers(counts), first = HostTensor::integers(starts);
+      run([&](const Operations& ops, Stream& stream, const At& at) {
+        ops.grouped_matmul(stream, {mode, at(x), at(w), at(y), {at(many), at(first)}});
+      });
+      const HostTensor& result = mode == Mode::forward ? y : mode == Mode::input_gradient ? x : w;
+      const std::int64_t length = mode == Mode::forward ? c.k : mode == Mode::input_gradient ? c.n : 150;
+      expect(result, length, magnitudes(result.elements(), length));
+    }
+}
+
 TEST_F(Products, ColumnSums) {
   for (DType type : model_types)
     for (DType out : {type, DType::f32})

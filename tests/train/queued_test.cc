@@ -2,6 +2,7 @@
 // events and collectives must order all of it, for one rank and for several, so that every bit is that of the plain run on
 // the CPU.
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 
 #include <gtest/gtest.h>
@@ -9,6 +10,7 @@
 #include "tests/train/bitwise_cases.h"
 #include "tests/train/queued_cpu_device.h"
 #include "weft/base/error.h"
+#include "weft/execute/stream_executor.h"
 
 namespace weft {
 namespace {
@@ -124,6 +126,31 @@ TEST(QueuedInputs, of_a_refused_step_leave_no_trace) {
     }
     EXPECT_EQ(losses[1], losses[0]) << "parallel " << parallel << " graph " << graph;
   }
+}
+
+// A part of the processors for updates, whatever reads the weights between steps.
+TEST(QueuedGraphs, are_launched_with_and_without_validation_in_between) {
+  class Divided : public QueuedCpuDevice {
+   public:
+    int processors() const override { return 8; }
+  } device;
+  ASSERT_EQ(::setenv("WEFT_UPDATE_PROCESSORS", "2", 1), 0);
+  for (const bool overlap : {false, true})
+    for (const bool validate : {false, true}) {
+      RankCase c = bitwise_cases(1).front().run;
+      c.parallel = true;
+      c.overlap_updates = overlap;
+      Session session(device, options_of(c, nullptr));
+      session.initialise_parameters(5);
+      const auto& executor = dynamic_cast<StreamExecutor&>(*session.executor());
+      for (int step = 0; step < 6; ++step) {
+        session.step(batches_of(c, step), 1e-2, 0.1);
+        EXPECT_TRUE(step > 0 || !executor.was_graph());
+        if (validate) session.evaluate(batches_of(c, step).front());
+      }
+      EXPECT_TRUE(executor.was_graph()) << "overlap " << overlap << " validate " << validate;
+    }
+  ::unsetenv("WEFT_UPDATE_PROCESSORS");
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 namespace weft {
 
 // An update on its part of the processors, beside the compute lane, in that lane's time (seconds): when what it needs is
-// there, when its result is, how long it takes.
+// there, when its result is needed, how long it takes.
 struct BackgroundUpdate {
   double ready = 0, deadline = 0, seconds = 0;
 };

@@ -35,7 +35,7 @@ class DivisionTrials {
   Stage stage_ = Stage::meet;
 };
 
-// None and a handful up to a third of them: even numbers, since a GPU's blocks often come in pairs.
+// None and a handful below half of them: even numbers, since a GPU's blocks often come in pairs.
 std::vector<int> divisions_to_try(int all);
 
 }  // namespace weft

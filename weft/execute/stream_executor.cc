@@ -130,7 +130,10 @@ void StreamExecutor::watch_updates() {
 
 // A step that counts for the trials is over: on to what comes next.
 void StreamExecutor::end_trial_step(double seconds) {
-  if (trials_.stage() == DivisionTrials::Stage::watch) watch_updates();
+  if (trials_.stage() == DivisionTrials::Stage::watch) {
+    watch_updates();
+    graph_.reset();
+  }
   const bool timing = trials_.stage() == DivisionTrials::Stage::time;
   if (trials_.passed(seconds)) quickest_ = {std::move(graph_), shares_};
   const bool timed = timing && trials_.stage() != DivisionTrials::Stage::time;
@@ -194,14 +197,15 @@ void StreamExecutor::run_step(const std::function<void(const std::string&)>& on_
         stage == Stage::meet ? ran_ || !trials_.divides() : !trials_.settled() && times_.empty() && carried_;
     timing_ = !times_.empty() || (counts && stage == Stage::watch);
     while (timing_ && node_times_.size() < 2 * plan_.plan().nodes.size()) node_times_.push_back(device_.make_event());
-    const bool as_graph = stage != Stage::meet && stage != Stage::watch && !timing_ && why_no_graph_.empty();
+    const bool as_graph = stage != Stage::meet && !timing_ && why_no_graph_.empty();
     if (as_graph && !graph_) {
       graph_ = device_.capture(stream_, [this] { queue_step(); });
       if (!graph_) why_no_graph_ = fmt::format("{} has no graphs", device_.name());
     }
     timed_ = counts || time_on_device_;
     if (timed_) first_->record(stream_);
-    if (as_graph && graph_)
+    was_graph_ = as_graph && graph_;
+    if (was_graph_)
       graph_->launch(stream_);
     else
       queue_step();

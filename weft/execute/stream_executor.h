@@ -1,6 +1,6 @@
 // Runs a plan of one rank on a device that queues its work: lanes are streams, and the calling thread puts every node
 // on the stream of its lane, in the order of the list, with events where a node waits for another lane. A step is
-// recorded as one graph at its second run and queued as a whole from then on, its inputs and results with it. (A plan
+// recorded as one graph at its second run (once more for every division tried) and queued as a whole from then on, its inputs and results with it. (A plan
 // of several ranks waits on the host: ParallelExecutor.) Where updates run beside other nodes, each gets a part of the
 // device's processors: otherwise kernels of one would fill them all, and those of the other wait. How large each part
 // should be is tried out in the first steps.
@@ -43,6 +43,7 @@ class StreamExecutor : public Executor {
   std::size_t held_bytes() const;  // by the streams of other lanes than compute
   // Why steps do not run as a graph; "" if they do or will.
   const std::string& why_no_graph() const { return why_no_graph_; }
+  bool was_graph() const { return was_graph_; }  // the last step
   // Why the host, not the device, unrolls the graph; "" if the device does, or there is none yet.
   std::string why_from_host() const { return graph_ ? graph_->why_from_host() : std::string(); }
 
@@ -79,10 +80,11 @@ class StreamExecutor : public Executor {
   struct {
     std::unique_ptr<Graph> graph;
     std::vector<bool> shares;
-  } quickest_;                                   // of the divisions tried so far
-  bool ran_ = false;                             // at least once
-  bool carried_ = false;                         // the step before has left updates
-  bool timing_ = false;                          // events before and behind each node
+  } quickest_;            // of the divisions tried so far
+  bool ran_ = false;      // at least once
+  bool carried_ = false;  // the step before has left updates
+  bool timing_ = false;   // events before and behind each node
+  bool was_graph_ = false;
   bool time_on_device_ = false, timed_ = false;  // first_ and last_ are to be recorded; they were, in the last step
   std::string why_no_graph_;
   std::vector<NodeTime> times_;

@@ -8,6 +8,7 @@ namespace weft::cuda {
 
 void check_cuda(int code, const char* what) {
   if (code == cudaSuccess) return;
+  cudaGetLastError();  // or a kernel launched later would be blamed for it
   const auto error = static_cast<cudaError_t>(code);
   throw RunError("{}: CUDA says {} ({})", what, cudaGetErrorString(error), cudaGetErrorName(error));
 }

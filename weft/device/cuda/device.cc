@@ -111,17 +111,17 @@ CudaDevice::CudaDevice(int index) : index_(index) {
   check_cuda(cudaDeviceGetPCIBusId(bus, sizeof(bus), index), "asking for a GPU's place on the bus");
   identity_ = bus;
   open_peers(index);
-  processors_ = properties.multiProcessorCount;
+  gpu_ = {properties.multiProcessorCount, attributes.ptxVersion >= 90};
   blas_ = std::make_unique<Blas>();
   attention_ = make_fused_attention();
   fill_table(operations_);
 }
 
 std::unique_ptr<Stream> CudaDevice::make_stream(int) {
-  return std::make_unique<CudaStream>(*blas_, attention_.get(), processors_, CudaStream::Kind::usual);
+  return std::make_unique<CudaStream>(*blas_, attention_.get(), gpu_, CudaStream::Kind::usual);
 }
 std::unique_ptr<Stream> CudaDevice::make_urgent_stream() {
-  return std::make_unique<CudaStream>(*blas_, attention_.get(), processors_, CudaStream::Kind::urgent);
+  return std::make_unique<CudaStream>(*blas_, attention_.get(), gpu_, CudaStream::Kind::urgent);
 }
 std::unique_ptr<Event> CudaDevice::make_event() { return std::make_unique<CudaEvent>(); }
 
@@ -146,7 +146,7 @@ std::size_t CudaDevice::free_bytes() const {
 std::unique_ptr<Memory> CudaDevice::allocate_host(std::size_t bytes) { return std::make_unique<PinnedMemory>(bytes); }
 
 WorkingMemory CudaDevice::working_memory(const std::function<void(const Operations&, Stream&)>& queue) {
-  return need_on_paper(*blas_, attention_.get(), processors_, queue);
+  return need_on_paper(*blas_, attention_.get(), gpu_, queue);
 }
 
 // Measured on an H200 with CUDA 13 (docs/gpu_speed.md).

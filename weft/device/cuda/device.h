@@ -6,6 +6,7 @@
 
 #include "weft/device/cuda/blas.h"
 #include "weft/device/cuda/fused_attention.h"
+#include "weft/device/cuda/stream.h"
 #include "weft/device/device.h"
 #include "weft/device/operations.h"
 
@@ -21,7 +22,7 @@ class CudaDevice : public Device {
   const Operations& operations() const override { return operations_; }
   std::unique_ptr<Stream> make_stream(int threads) override;
   std::unique_ptr<Stream> make_urgent_stream() override;
-  int processors() const override { return processors_; }
+  int processors() const override { return gpu_.processors; }
   std::unique_ptr<Event> make_event() override;
   std::unique_ptr<Memory> allocate(std::size_t bytes) override;
   std::size_t free_bytes() const override;
@@ -42,7 +43,7 @@ class CudaDevice : public Device {
 
   int index_;
   std::string name_, identity_;
-  int processors_ = 0;
+  Gpu gpu_;
   std::unique_ptr<Blas> blas_;
   std::unique_ptr<FusedAttention> attention_;
   Operations operations_;

@@ -33,6 +33,7 @@ OwnedGraph record(cudaStream_t stream, const std::function<void()>& queue) {
     queue();
   } catch (...) {
     cudaStreamEndCapture(stream, &graph);
+    cudaGetLastError();  // lanes that have not come back make it fail
     OwnedGraph(graph).reset();
     throw;
   }

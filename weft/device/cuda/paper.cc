@@ -10,8 +10,8 @@ namespace {
 
 class PaperStream : public CudaStream {
  public:
-  PaperStream(Blas& blas, FusedAttention* attention, int processors)
-      : CudaStream(blas, attention, processors, Kind::on_paper) {}
+  PaperStream(Blas& blas, FusedAttention* attention, const Gpu& gpu)
+      : CudaStream(blas, attention, gpu, Kind::on_paper) {}
   WorkingMemory need;
 };
 
@@ -37,10 +37,10 @@ Operations make_table() {
 
 }  // namespace
 
-WorkingMemory need_on_paper(Blas& blas, FusedAttention* attention, int processors,
+WorkingMemory need_on_paper(Blas& blas, FusedAttention* attention, const Gpu& gpu,
                             const std::function<void(const Operations&, Stream&)>& queue) {
   const Operations table = make_table();
-  PaperStream stream(blas, attention, processors);
+  PaperStream stream(blas, attention, gpu);
   queue(table, stream);
   return stream.need;
 }

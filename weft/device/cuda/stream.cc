@@ -7,8 +7,8 @@
 
 namespace weft::cuda {
 
-CudaStream::CudaStream(Blas& blas, FusedAttention* attention, int processors, Kind kind)
-    : kind_(kind), blas_(blas), all_processors_(processors), processors_(processors), attention_(attention) {
+CudaStream::CudaStream(Blas& blas, FusedAttention* attention, const Gpu& gpu, Kind kind)
+    : kind_(kind), blas_(blas), gpu_(gpu), processors_(gpu.processors), attention_(attention) {
   if (kind == Kind::on_paper) return;
   int last = 0, first = 0;
   check_cuda(cudaDeviceGetStreamPriorityRange(&last, &first), "asking for the priorities of streams");

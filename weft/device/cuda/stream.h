@@ -19,12 +19,19 @@ struct ScratchAsked {
   std::size_t bytes = 0;
 };
 
+// What streams know of their GPU.
+struct Gpu {
+  int processors = 0;  // multiprocessors
+  // What runs was compiled for Hopper or newer: it has clusters, and waits for the kernel before it. A Hopper GPU may also
+  // run code for older ones, compiled by its driver.
+  bool hopper_code = false;
+};
+
 class CudaStream : public Stream {
  public:
   // urgent: blocks of its kernels go before those of other streams. on_paper: it runs nothing (paper.h).
   enum class Kind { usual, urgent, on_paper };
-  // processors: the GPU's multiprocessors.
-  CudaStream(Blas& blas, FusedAttention* attention, int processors, Kind kind);
+  CudaStream(Blas& blas, FusedAttention* attention, const Gpu& gpu, Kind kind);
   ~CudaStream() override;
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
@@ -37,7 +44,8 @@ class CudaStream : public Stream {
     return handle_;
   }
   int processors() const { return processors_; }  // how many the kernels of an operation may fill
-  bool shares_processors() const { return processors_ < all_processors_; }
+  bool shares_processors() const { return processors_ < gpu_.processors; }
+  bool hopper_code() const { return gpu_.hopper_code; }
   Blas& blas() const { return blas_; }
   FusedAttention* attention() const { return attention_; }  // null: there is none
 
@@ -63,7 +71,7 @@ class CudaStream : public Stream {
 
   const Kind kind_;
   Blas& blas_;
-  const int all_processors_;
+  const Gpu gpu_;
   int processors_;
   cudaStream_t handle_ = nullptr;
   void* workspace_ = nullptr;

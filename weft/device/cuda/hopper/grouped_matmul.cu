@@ -32,9 +32,9 @@ Product product_of(const GroupedMatmul& op) {
 }
 
 // Gradients of experts without rows: nothing is summed, zeros are written.
-__global__ void clear_empty(const std::int32_t* counts, uint4* w, std::int64_t words) {
+__global__ void clear_empty(const std::int32_t* counts, uint4* w, std::int64_t words, std::int64_t pitch) {
   if (counts[blockIdx.y] != 0) return;
-  uint4* to = w + blockIdx.y * words;
+  uint4* to = w + blockIdx.y * pitch;
   for (std::int64_t i = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x; i < words;
        i += static_cast<std::int64_t>(gridDim.x) * blockDim.x)
     to[i] = uint4{0, 0, 0, 0};
@@ -87,9 +87,9 @@ bool hopper_grouped_matmul(CudaStream& stream, const GroupedMatmul& op) {
   p.add = op.store == Store::add;
   product_of(op)(stream, p);  // first: it asks for scratch memory
   if (!p.add) {
-    const auto words = n * k * static_cast<std::int64_t>(size_of(result.dtype)) / 16;
-    clear_empty<<<dim3(16, static_cast<unsigned>(p.groups)), 256, 0, stream.handle()>>>(p.counts, op.w.as<uint4>(),
-                                                                                        words);
+    const auto words_of = [&](std::int64_t elements) { return elements * p.d_bytes / 16; };
+    clear_empty<<<dim3(16, static_cast<unsigned>(p.groups)), 256, 0, stream.handle()>>>(
+        p.counts, op.w.as<uint4>(), words_of(n * k), words_of(op.w.stride));
     launched("grouped_matmul");
   }
   return true;

@@ -212,7 +212,7 @@ void cross_entropy(Stream& stream, const CrossEntropy& op) {
       using D = typename decltype(type)::type;
       with_pack(pack, {&op.logits, &op.dlogits}, [&](auto v) {
         unsigned team = 1;
-        while (hopper_or_newer() && team < largest_team && columns > block_columns * team) team *= 2;
+        while (s.hopper_code() && team < largest_team && columns > block_columns * team) team *= 2;
         const auto part = static_cast<int>(divide_up(divide_up(columns, team), pack) * pack);
         launch_clusters(name, s, team, loss_rows<decltype(v)::value, D>, dim3(static_cast<unsigned>(rows) * team),
                         dim3(threads), 0, rows_of<const float>(op.logits), op.labels.as<std::int32_t>(), op.scale.data,

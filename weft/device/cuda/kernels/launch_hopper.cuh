@@ -1,4 +1,4 @@
-// Ways to launch a kernel that Hopper brought. Kernels compile for older GPUs too, where they are launched as usual.
+// Ways to launch a kernel that Hopper brought. Kernels compile for older GPUs too; such code is launched as usual.
 #pragma once
 
 #include <utility>
@@ -6,13 +6,6 @@
 #include "weft/device/cuda/kernels/launch.cuh"
 
 namespace weft::cuda {
-
-inline bool hopper_or_newer() {
-  int device = 0, major = 0;
-  check_cuda(cudaGetDevice(&device), "asking for the device");
-  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "asking what the GPU can do");
-  return major >= 9;
-}
 
 namespace launching {
 
@@ -25,7 +18,7 @@ void with(const char* operation, CudaStream& stream, cudaLaunchAttribute attribu
   config.dynamicSmemBytes = shared;
   config.stream = stream.handle();
   config.attrs = &attribute;
-  config.numAttrs = hopper_or_newer() ? 1 : 0;
+  config.numAttrs = stream.hopper_code() ? 1 : 0;
   check_cuda(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Arguments>(arguments))...),
              operation);
 }

@@ -99,7 +99,7 @@ struct UpdateLaunch {
   unsigned* taken;  // of resident blocks; asked for in any case, since streams reserve their memory before they share
 
   static UpdateLaunch on(CudaStream& stream) {
-    const bool resident = stream.shares_processors() && hopper_or_newer();
+    const bool resident = stream.shares_processors() && stream.hopper_code();
     return {resident ? Resident::elements : updates_a_block, resident, stream.scratch_of<unsigned>(1)};
   }
   template <int capacity>

@@ -1,5 +1,7 @@
 // weft: one executable, one subcommand a job.
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <string>
 #include <vector>
@@ -44,11 +46,21 @@ int dispatch(const std::vector<std::string>& words) {
                   near.empty() ? "" : "did you mean '" + near + "'? ");
 }
 
+// What was printed has arrived: it may have been all that the command is for.
+void flush_output() {
+  const bool lost_before = std::ferror(stdout) != 0;
+  if (std::fflush(stdout) != 0 || lost_before)
+    throw weft::RunError("not all of the output could be written ({}): look where it goes",
+                         lost_before ? "some of it earlier" : std::strerror(errno));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    return dispatch({argv + 1, argv + argc});
+    const int code = dispatch({argv + 1, argv + argc});
+    flush_output();
+    return code;
   } catch (const weft::UserError& e) {
     fmt::print(stderr, "weft: {}\n", e.what());
     return 2;

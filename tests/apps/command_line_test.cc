@@ -1,13 +1,32 @@
 // What every command says of itself, and of words, numbers and files that it cannot take.
+#include <cstdlib>
 #include <fstream>
 
+#include <sys/wait.h>
+
 #include "tests/apps/weft_process.h"
+#include "weft/base/json.h"
 
 namespace weft {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
+
+// Output that is lost is no success; a training goes on to its end all the same.
+TEST(CommandLine, OutputThatCannotBeWrittenIsAFailure) {
+  const TemporaryFolder folder;
+  const std::string errors = folder.file("errors");
+  for (const Words& words : {Words{"pattern", "M*"}, Words{"devices"}, Words{"check", "--pattern", "-"},
+                             Words{"train", "--metrics", folder.file("metrics")} + tiny_run}) {
+    std::string command = WEFT_BINARY_DIR "/weft";
+    for (const std::string& word : words) command += " '" + word + "'";
+    const int status = std::system((command + " > /dev/full 2> " + errors).c_str());
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << words[0];
+    EXPECT_THAT(read_file(errors), StartsWith("weft: not all of the output could be written (")) << words[0];
+  }
+  EXPECT_THAT(read_file(folder.file("metrics")), HasSubstr("\"iteration\":3"));
+}
 
 TEST(CommandLine, EveryCommandExplainsItself) {
   const std::vector<std::pair<std::string, Words>> flags_of = {

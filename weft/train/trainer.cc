@@ -38,7 +38,7 @@ class Loop {
  private:
   void say(const std::string& text) {
     if (rank_ != 0) return;
-    fmt::print(out_, "{}\n", text);
+    std::fputs((text + "\n").c_str(), out_);  // a log that cannot be written stops no training
     std::fflush(out_);
   }
   void finish();

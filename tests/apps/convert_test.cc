@@ -165,6 +165,17 @@ TEST_F(Save, ExpertsOfAllRanks) {
   EXPECT_TRUE(changed);
 }
 
+TEST_F(Save, AFailureToDrawTheRunDoesNotCostTheModel) {
+  // A name that can stand, but not with what is put behind it while the file is written.
+  const std::string page = folder_.file(std::string(250, 't'));
+  const Outcome outcome = run_weft(train(golden("llama")) + Words{"--save-hf", back_, "--timeline", page});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("cannot write " + page));
+  EXPECT_THAT(outcome.out, HasSubstr("model: " + back_));
+  EXPECT_EQ(SafetensorsFile(back_ + "/model.safetensors").entries().size(),
+            SafetensorsFile(golden("llama/model.safetensors")).entries().size());
+}
+
 TEST_F(Save, WrongRequests) {
   expect_refused(Words{"train"} + tiny_run + Words{"--save-hf", back_},
                  {"--save-hf " + back_ + ": a model built from flags has no config.json", "llama, mixtral, qwen3_moe"});

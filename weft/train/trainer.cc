@@ -277,8 +277,13 @@ void Loop::validate(std::int64_t iteration) {
   }
 }
 
-// What the last step did, on all ranks; how much of the exchange was hidden; the digest.
+// The model first: nothing that fails after it can cost it. Then what the last step did, on all ranks; how much of the
+// exchange was hidden; the digest.
 void Loop::finish() {
+  if (saver_) {
+    saver_->save(*session_);
+    say("model: " + options_.checkpoint.save_hf);
+  }
   if (session_->executor()) {
     const Timeline actual = record_timeline(*session_, "last step (measured)");
     if (rank_ == 0) {
@@ -303,10 +308,6 @@ void Loop::finish() {
   if (options_.execution.digest) {
     const std::string digest = weight_digest(*session_);
     say("digest " + digest);
-  }
-  if (saver_) {
-    saver_->save(*session_);
-    say("model: " + options_.checkpoint.save_hf);
   }
 }
 

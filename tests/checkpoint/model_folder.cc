@@ -54,6 +54,12 @@ void ModelFolder::set_null(const std::string& key) const {
   write("config.json", config.dump(2));
 }
 
+std::vector<std::string> listing(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename());
+  return names;
+}
+
 RawTensors raw_tensors(const std::filesystem::path& file) {
   const SafetensorsFile in(file);
   RawTensors tensors;

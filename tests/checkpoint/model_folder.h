@@ -39,6 +39,8 @@ class ModelFolder {
   std::filesystem::path path_;
 };
 
+std::vector<std::string> listing(const std::filesystem::path& folder);  // names of what is in it
+
 // The tensors of a file by name, as raw bytes, to be changed and written again.
 struct RawTensor {
   StoredType type = StoredType::f32;

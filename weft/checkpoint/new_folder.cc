@@ -76,14 +76,15 @@ NewFolder::NewFolder(const std::filesystem::path& folder)
 
 NewFolder::~NewFolder() {
   std::error_code error;  // the folder cannot be removed: then it stays
-  if (!committed_) std::filesystem::remove_all(temporary_, error);
+  if (!whole_) std::filesystem::remove_all(temporary_, error);
 }
 
 void NewFolder::commit() {
   sync_folder(temporary_);
+  whole_ = true;
   if (::rename(temporary_.c_str(), folder_.c_str()) != 0)  // takes the place of an empty folder
-    throw RunError("cannot rename {} to {}: {}", temporary_.string(), folder_.string(), std::strerror(errno));
-  committed_ = true;
+    throw RunError("cannot rename {} to {}: {}; {} is whole and stays: rename it by hand", temporary_.string(),
+                   folder_.string(), std::strerror(errno), temporary_.string());
   sync_folder(folder_.has_parent_path() ? folder_.parent_path() : ".");
 }
 

@@ -44,6 +44,19 @@ TEST(NewFolder, AWholeOneStaysWhenItsNameIsTaken) {
   EXPECT_THAT(listing(beside), UnorderedElementsAre("config.json"));
 }
 
+TEST(NewFolder, LeavesAnOlderRunsFolderAlone) {
+  const ModelFolder work;
+  // A run that was killed, or could not rename, may have had the number of this process.
+  const std::string old = fmt::format("out.tmp-{}", ::getpid());
+  std::filesystem::create_directory(work.file(old));
+  work.write(old + "/model-00001-of-00003.safetensors", "old");
+  NewFolder folder(work.file("out"));
+  write_side_files(folder.path(), {{"config.json", "{}"}});
+  folder.commit();
+  EXPECT_THAT(listing(work.file("out")), UnorderedElementsAre("config.json"));
+  EXPECT_THAT(listing(work.file(old)), UnorderedElementsAre("model-00001-of-00003.safetensors"));
+}
+
 TEST(NewFolder, CannotBeMadeInAFile) {
   const ModelFolder work;
   work.write("file", "");

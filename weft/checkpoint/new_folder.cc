@@ -67,11 +67,15 @@ void require_new_folder(const std::string& flag, const std::filesystem::path& fo
     throw UserError("{} {}: the folder is not empty; nothing is overwritten, so name another", flag, folder.string());
 }
 
-NewFolder::NewFolder(const std::filesystem::path& folder)
-    : folder_(without_slash(folder)), temporary_(fmt::format("{}.tmp-{}", folder_.string(), ::getpid())) {
+NewFolder::NewFolder(const std::filesystem::path& folder) : folder_(without_slash(folder)) {
+  const std::string name = fmt::format("{}.tmp-{}", folder_.string(), ::getpid());
+  temporary_ = name;
   std::error_code error;
-  std::filesystem::create_directory(temporary_, error);
-  if (error) throw RunError("cannot make the folder {}: {}", temporary_.string(), error.message());
+  // One that exists is left from a process that had this number, and may hold a whole model.
+  for (int number = 2; !std::filesystem::create_directory(temporary_, error); ++number) {
+    if (error) throw RunError("cannot make the folder {}: {}", temporary_.string(), error.message());
+    temporary_ = fmt::format("{}-{}", name, number);
+  }
 }
 
 NewFolder::~NewFolder() {

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "weft/base/error.h"
+#include "weft/base/file.h"
 #include "weft/base/text.h"
 
 namespace weft {

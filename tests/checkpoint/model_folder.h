@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "weft/base/file.h"
 #include "weft/base/json.h"
 #include "weft/checkpoint/safetensors.h"
 #include "weft/checkpoint/safetensors_writer.h"

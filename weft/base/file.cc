@@ -1,8 +1,12 @@
 #include "weft/base/file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <iterator>
+#include <utility>
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -12,6 +16,55 @@
 #include "weft/base/error.h"
 
 namespace weft {
+
+std::string read_file(const std::filesystem::path& file) {
+  std::error_code error;  // what cannot be looked at cannot be opened either
+  if (std::filesystem::is_directory(file, error)) throw UserError("{} is a directory, not a file", file.string());
+  std::ifstream in(file, std::ios::binary);
+  if (!in) throw UserError("cannot read {}: {}", file.string(), std::strerror(errno));
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void write_file_atomically(const std::filesystem::path& file, std::string_view bytes) {
+  NewFile out(file);
+  out.write(std::as_bytes(std::span(bytes)));
+  out.commit();
+}
+
+NewFile::NewFile(const std::filesystem::path& file)
+    : file_(file.string()), temporary_(fmt::format("{}.tmp-{}", file_, ::getpid())) {
+  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd_ < 0) fail("open");
+}
+
+NewFile::~NewFile() {
+  if (fd_ >= 0) ::close(fd_);
+  if (!committed_) ::unlink(temporary_.c_str());
+}
+
+void NewFile::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd_, bytes.data(), std::min<std::size_t>(bytes.size(), std::size_t{1} << 30));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail("write");
+    bytes = bytes.subspan(static_cast<std::size_t>(n));
+  }
+}
+
+void NewFile::sync() {
+  if (::fsync(fd_) != 0) fail("fsync");
+}
+
+void NewFile::commit() {
+  sync();
+  if (::close(std::exchange(fd_, -1)) != 0) fail("close");
+  if (::rename(temporary_.c_str(), file_.c_str()) != 0) fail("rename");
+  committed_ = true;
+}
+
+void NewFile::fail(const char* what) const {
+  throw RunError("cannot write {}: {}: {}", file_, what, std::strerror(errno));
+}
 
 MappedFile::MappedFile(const std::filesystem::path& file) {
   const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "weft/base/error.h"
+#include "weft/base/file.h"
 #include "weft/base/json.h"
 
 namespace weft {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "weft/base/error.h"
-#include "weft/base/json.h"
+#include "weft/base/file.h"
 #include "weft/base/random.h"
 #include "weft/data/permutation.h"
 #include "weft/data/stories.h"

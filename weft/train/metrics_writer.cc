@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "weft/base/error.h"
+#include "weft/base/file.h"
 #include "weft/base/json.h"
 #include "weft/base/text.h"
 

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "weft/base/error.h"
-#include "weft/base/json.h"
+#include "weft/base/file.h"
 #include "weft/base/text.h"
 #include "weft/checkpoint/hugging_face.h"
 #include "weft/comm/neighbours.h"

@@ -80,6 +80,13 @@ void write_raw(const std::filesystem::path& file, const RawTensors& tensors) {
   write_safetensors(file, out);
 }
 
+TensorToWrite tensor_in_memory(std::string name, DType dtype, const Shape& shape, const void* data) {
+  const std::size_t bytes = static_cast<std::size_t>(shape.elements()) * size_of(dtype);
+  return {std::move(name), stored_type_of(dtype), shape, [data, bytes](std::byte* out) {
+            if (bytes > 0) std::memcpy(out, data, bytes);
+          }};
+}
+
 std::vector<float> floats_of(const RawTensor& tensor) {
   std::vector<float> values(tensor.bytes.size() / sizeof(float));
   std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());

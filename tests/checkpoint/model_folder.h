@@ -51,6 +51,8 @@ struct RawTensor {
 using RawTensors = std::map<std::string, RawTensor>;
 RawTensors raw_tensors(const std::filesystem::path& file);
 void write_raw(const std::filesystem::path& file, const RawTensors& tensors);
+// A tensor to write whose data stays in memory until then.
+TensorToWrite tensor_in_memory(std::string name, DType dtype, const Shape& shape, const void* data);
 std::vector<float> floats_of(const RawTensor& tensor);
 RawTensor raw_of(const Shape& shape, const std::vector<float>& values);
 

@@ -1,10 +1,8 @@
 #include "weft/checkpoint/safetensors_writer.h"
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 #include <span>
-#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -69,13 +67,6 @@ std::size_t bytes_of(const TensorToWrite& tensor) {
 void fill_without_writing(std::vector<TensorToWrite> tensors) {
   put_in_order(tensors);
   fill_all(tensors, [](std::span<const std::byte>) {});
-}
-
-TensorToWrite tensor_in_memory(std::string name, DType dtype, const Shape& shape, const void* data) {
-  const std::size_t bytes = static_cast<std::size_t>(shape.elements()) * size_of(dtype);
-  return {std::move(name), stored_type_of(dtype), shape, [data, bytes](std::byte* out) {
-            if (bytes > 0) std::memcpy(out, data, bytes);
-          }};
 }
 
 void write_safetensors(const std::filesystem::path& file, std::vector<TensorToWrite> tensors,

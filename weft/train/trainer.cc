@@ -61,7 +61,7 @@ class Loop {
   std::unique_ptr<HuggingFaceSaver> saver_;
   double flops_ = 0;         // of a step
   double product_peak_ = 0;  // of the device; 0: not measured
-  std::int64_t consumed_ = 0, skipped_ = 0;
+  std::int64_t consumed_ = 0;
   Clock::time_point begin_;
   // since the last log line
   double loss_sum_ = 0, seconds_sum_ = 0;
@@ -211,7 +211,6 @@ void Loop::log(std::int64_t iteration, const StepResult& result, double rate, do
   line.router_losses = router_losses(result);
   line.seconds_left =
       seconds_since(begin_) / static_cast<double>(iteration) * static_cast<double>(line.iterations - iteration);
-  line.skipped = skipped_;
   line.not_a_number = result.finite ? 0 : 1;
   say(to_text(line));
   loss_sum_ = seconds_sum_ = 0;

@@ -84,11 +84,11 @@ MegatronOrder::MegatronOrder(const Documents& documents, DocumentRange range, co
   const std::int64_t wanted = options.samples.value_or(0) * seq_length_ + 1;
   epochs_ = std::max<std::int64_t>(1, (wanted + epoch_tokens - 1) / epoch_tokens);
 
-  epoch_samples_ = (epoch_tokens - 1) / seq_length_;
   const std::int64_t before_final = ((epochs_ - 1) * epoch_tokens - 1) / seq_length_;
   if (epochs_ > 1) {
     const std::int64_t in_final = *options.samples - before_final;
-    separate_ = in_final < static_cast<std::int64_t>(0.80 * static_cast<double>(epoch_samples_));
+    const std::int64_t in_epoch = (epoch_tokens - 1) / seq_length_;
+    separate_ = in_final < static_cast<std::int64_t>(0.80 * static_cast<double>(in_epoch));
   }
 
   NumpyRandomState random(options.seed);

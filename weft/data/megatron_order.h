@@ -50,7 +50,6 @@ class MegatronOrder {
   MegatronOrder(const Documents& documents, DocumentRange range, const OrderOptions& options, const std::string& name);
 
   std::int64_t samples() const { return static_cast<std::int64_t>(shuffle_.size()); }
-  std::int64_t epoch_samples() const { return epoch_samples_; }
   std::int64_t epochs() const { return epochs_; }
   bool separate_final_epoch() const { return separate_; }
 
@@ -66,7 +65,7 @@ class MegatronOrder {
   std::span<const std::uint32_t> shuffle_index() const { return shuffle_; }
 
  private:
-  std::int64_t seq_length_, epochs_ = 1, epoch_samples_ = 0;
+  std::int64_t seq_length_, epochs_ = 1;
   bool separate_ = false;
   std::vector<std::int32_t> document_index_;  // all epochs
   std::vector<std::int64_t> ends_;            // tokens up to and with document_index_[i]

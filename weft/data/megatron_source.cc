@@ -26,7 +26,6 @@ class OrderedSource final : public TokenSource {
                               order_.separate_final_epoch() ? " (the last apart)" : "")) {}
 
   std::int64_t samples() const override { return order_.samples(); }
-  std::int64_t epoch_samples() const override { return order_.epoch_samples(); }
   std::string identity() const override { return identity_; }
   void read_sample(std::int64_t sample, std::span<std::int32_t> window) const override {
     order_.read(*documents_, sample, window);
@@ -50,8 +49,6 @@ class BlendedSource final : public TokenSource {
   }
 
   std::int64_t samples() const override { return static_cast<std::int64_t>(blend_.sample.size()); }
-  // A blend has no epoch of its own; its parts repeat at different times.
-  std::int64_t epoch_samples() const override { return samples(); }
   std::string identity() const override { return identity_; }
   void read_sample(std::int64_t sample, std::span<std::int32_t> window) const override {
     const auto at = static_cast<std::size_t>(sample);

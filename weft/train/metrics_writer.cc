@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include "weft/base/error.h"
-#include "weft/base/file.h"
 #include "weft/base/json.h"
 #include "weft/base/text.h"
 
@@ -19,16 +18,6 @@ namespace {
 std::string json_text(std::string_view text) {
   // A tag is ours, but a value may be anything: what is not UTF-8 must not end the run.
   return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-// Cuts off what follows the last line's end.
-void drop_torn_line(const std::filesystem::path& file) {
-  std::error_code error;
-  if (!std::filesystem::exists(file, error)) return;
-  const std::string text = read_file(file);
-  const std::size_t end = text.rfind('\n') + 1;  // npos + 1 == 0
-  if (end != text.size()) std::filesystem::resize_file(file, end, error);
-  if (error) throw RunError("cannot shorten {}: {}", file.string(), error.message());
 }
 
 }  // namespace
@@ -54,9 +43,8 @@ std::string to_json_line(std::span<const Metric> metrics) {
   return line + '}';
 }
 
-MetricsWriter::MetricsWriter(const std::filesystem::path& file, Mode mode) : path_(file) {
-  if (mode == Mode::append) drop_torn_line(file);
-  file_ = std::fopen(file.c_str(), mode == Mode::append ? "ab" : "wb");
+MetricsWriter::MetricsWriter(const std::filesystem::path& file) : path_(file) {
+  file_ = std::fopen(file.c_str(), "wb");
   if (file_ == nullptr) {
     throw UserError("cannot write the metrics to {}: {} (--metrics; does the folder exist?)", file.string(),
                     std::strerror(errno));

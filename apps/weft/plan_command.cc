@@ -6,6 +6,7 @@
 #include "apps/weft/machine.h"
 #include "apps/weft/output_file.h"
 #include "weft/base/error.h"
+#include "weft/base/file.h"
 #include "weft/base/json.h"
 #include "weft/base/text.h"
 #include "weft/checkpoint/hugging_face.h"

@@ -13,6 +13,7 @@
 
 #include "apps/weft/progress.h"
 #include "weft/base/error.h"
+#include "weft/base/file.h"
 #include "weft/base/json.h"
 #include "weft/base/text.h"
 #include "weft/data/indexed_dataset_writer.h"

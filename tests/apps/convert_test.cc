@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/apps/weft_process.h"
+#include "weft/base/file.h"
 #include "weft/base/json.h"
 #include "weft/checkpoint/safetensors.h"
 #include "weft/checkpoint/safetensors_writer.h"
@@ -163,6 +164,17 @@ TEST_F(Save, ExpertsOfAllRanks) {
       ASSERT_NEAR(a[i], b[i], std::abs(a[i]) * 0x1p-23 + 1e-12) << entry.name << " " << i;
   }
   EXPECT_TRUE(changed);
+}
+
+TEST_F(Save, AFailureToDrawTheRunDoesNotCostTheModel) {
+  // A name that can stand, but not with what is put behind it while the file is written.
+  const std::string page = folder_.file(std::string(250, 't'));
+  const Outcome outcome = run_weft(train(golden("llama")) + Words{"--save-hf", back_, "--timeline", page});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("cannot write " + page));
+  EXPECT_THAT(outcome.out, HasSubstr("model: " + back_));
+  EXPECT_EQ(SafetensorsFile(back_ + "/model.safetensors").entries().size(),
+            SafetensorsFile(golden("llama/model.safetensors")).entries().size());
 }
 
 TEST_F(Save, WrongRequests) {

@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "tests/apps/weft_process.h"
-#include "weft/base/json.h"
+#include "weft/base/file.h"
 
 namespace weft {
 namespace {
@@ -121,7 +121,7 @@ TEST_F(DataFiles, TokenizeLeavesNothingBehind) {
   expect_refused({"tokenize", "--input", folder_.file("in.jsonl"), "--output-prefix", out},
                  {"in.jsonl:2: no text under the key \"text\""});
   expect_refused({"tokenize", "--input", folder_.file("in.txt"), "--output-prefix", folder_.file("none/out")},
-                 {"none/out.bin: No such file or directory (does the folder exist?)"});
+                 {"none/out.bin: open: No such file or directory (does the folder exist?)"});
   EXPECT_EQ(folder_.entries(), before + 2);
 }
 

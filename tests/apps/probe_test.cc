@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/apps/weft_process.h"
+#include "weft/base/file.h"
 #include "weft/base/json.h"
 #include "weft/checkpoint/safetensors.h"
 

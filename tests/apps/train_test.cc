@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 
 #include "tests/apps/weft_process.h"
+#include "weft/base/file.h"
 #include "weft/base/json.h"
 #include "weft/base/text.h"
 

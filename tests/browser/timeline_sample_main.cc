@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "tests/browser/timeline_samples.h"
-#include "weft/base/json.h"
+#include "weft/base/file.h"
 #include "weft/plan/perfetto.h"
 #include "weft/plan/timeline_page.h"
 

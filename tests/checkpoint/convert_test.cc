@@ -327,12 +327,6 @@ TEST(ConvertFolders, OtherFilesAreCopied) {
   EXPECT_FALSE(std::filesystem::exists(work.file("back/original")));
 }
 
-std::vector<std::string> listing(const std::filesystem::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename());
-  return names;
-}
-
 TEST(ConvertFolders, NothingIsOverwrittenAndNothingHalfWritten) {
   const ModelFolder work;
   work.write("file", "");

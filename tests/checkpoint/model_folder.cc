@@ -54,6 +54,12 @@ void ModelFolder::set_null(const std::string& key) const {
   write("config.json", config.dump(2));
 }
 
+std::vector<std::string> listing(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename());
+  return names;
+}
+
 RawTensors raw_tensors(const std::filesystem::path& file) {
   const SafetensorsFile in(file);
   RawTensors tensors;
@@ -72,6 +78,13 @@ void write_raw(const std::filesystem::path& file, const RawTensors& tensors) {
         {name, tensor.type, tensor.shape, [bytes](std::byte* to) { std::memcpy(to, bytes->data(), bytes->size()); }});
   }
   write_safetensors(file, out);
+}
+
+TensorToWrite tensor_in_memory(std::string name, DType dtype, const Shape& shape, const void* data) {
+  const std::size_t bytes = static_cast<std::size_t>(shape.elements()) * size_of(dtype);
+  return {std::move(name), stored_type_of(dtype), shape, [data, bytes](std::byte* out) {
+            if (bytes > 0) std::memcpy(out, data, bytes);
+          }};
 }
 
 std::vector<float> floats_of(const RawTensor& tensor) {

@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "weft/base/file.h"
 #include "weft/base/json.h"
 #include "weft/checkpoint/safetensors.h"
 #include "weft/checkpoint/safetensors_writer.h"
@@ -39,6 +40,8 @@ class ModelFolder {
   std::filesystem::path path_;
 };
 
+std::vector<std::string> listing(const std::filesystem::path& folder);  // names of what is in it
+
 // The tensors of a file by name, as raw bytes, to be changed and written again.
 struct RawTensor {
   StoredType type = StoredType::f32;
@@ -48,6 +51,8 @@ struct RawTensor {
 using RawTensors = std::map<std::string, RawTensor>;
 RawTensors raw_tensors(const std::filesystem::path& file);
 void write_raw(const std::filesystem::path& file, const RawTensors& tensors);
+// A tensor to write whose data stays in memory until then.
+TensorToWrite tensor_in_memory(std::string name, DType dtype, const Shape& shape, const void* data);
 std::vector<float> floats_of(const RawTensor& tensor);
 RawTensor raw_of(const Shape& shape, const std::vector<float>& values);
 

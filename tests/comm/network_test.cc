@@ -107,13 +107,6 @@ TEST(EmulatedNetwork, CompletesAtItsDeadlineWithoutTheProcessor) {
     EXPECT_GT(measured.wall, 0.079);
     EXPECT_LT(measured.wall, 0.088);
     EXPECT_LT(measured.cpu, 0.002);
-    const NetworkStatistics statistics = world.network_statistics().value();
-    EXPECT_EQ(statistics.transfers, 20);  // barriers too
-    EXPECT_EQ(statistics.bytes, 10 * 600'000);
-    EXPECT_DOUBLE_EQ(statistics.latency_asked, 0.02);
-    EXPECT_GE(statistics.overshoot_mean, 0);
-    EXPECT_LE(statistics.overshoot_mean, statistics.overshoot_max);
-    EXPECT_DOUBLE_EQ(statistics.latency_achieved(), 0.02 + statistics.overshoot_mean);
   });
 }
 
@@ -168,7 +161,6 @@ TEST(LocalWait, ALatePeerCostsNoProcessor) {
     const double cpu = seconds_of(CLOCK_THREAD_CPUTIME_ID);
     group->barrier(stream);
     EXPECT_LT(seconds_of(CLOCK_THREAD_CPUTIME_ID) - cpu, 0.003);
-    EXPECT_FALSE(world.network_statistics().has_value());
   });
 }
 

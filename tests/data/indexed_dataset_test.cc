@@ -8,7 +8,7 @@
 
 #include "tests/data/temporary_folder.h"
 #include "weft/base/error.h"
-#include "weft/base/json.h"
+#include "weft/base/file.h"
 #include "weft/data/indexed_dataset_writer.h"
 
 namespace weft {

@@ -7,12 +7,12 @@
 
 #include "tests/data/temporary_folder.h"
 #include "weft/base/error.h"
-#include "weft/base/json.h"
 #include "weft/data/byte_tokenizer.h"
 #include "weft/data/indexed_dataset_writer.h"
 #include "weft/data/megatron_source.h"
 #include "weft/data/null_tokenizer.h"
 #include "weft/data/permutation.h"
+#include "weft/data/stories.h"
 #include "weft/data/text_source.h"
 
 namespace weft {
@@ -69,7 +69,6 @@ TEST(MegatronSource, TrainAndValidationShareNoDocument) {
   EXPECT_FALSE(splits.test) << "its share is zero";
   check_contract(*splits.train, 50);
   check_contract(*splits.valid, 10);
-  EXPECT_EQ(splits.train->epoch_samples(), (16 * 20 - 1) / 8);
   for (std::int32_t token : splits.train->sample_batch(0, 50).labels) EXPECT_LT(token, 16 * 20);
   for (std::int32_t token : splits.valid->sample_batch(0, 10).tokens) EXPECT_GE(token, 16 * 20);
 }
@@ -126,19 +125,6 @@ TEST(MegatronSource, BlendWithoutWeightsReadsOneEpoch) {
               HasSubstr("2 data sets without weights, which hold 98 samples in one epoch, but the run needs 1000"));
 }
 
-TEST(MegatronSource, SplitsMayHaveFilesOfTheirOwn) {
-  const TemporaryFolder folder;
-  auto options = options_for({});
-  options.split_paths[0] = {write_counting(folder, "a", 20, 0)};
-  options.split_paths[1] = {"1.0", write_counting(folder, "b", 5, 10000)};
-  const DataSplits splits = open_megatron_data(options);
-  ASSERT_TRUE(splits.train && splits.valid && !splits.test);
-  EXPECT_THAT(splits.train->identity(), HasSubstr("documents 0-20"));
-  EXPECT_THAT(splits.valid->identity(), HasSubstr("documents 0-5"));
-  options.data_path = {folder.file("a")};
-  EXPECT_THAT(message_of<UserError>([&] { open_megatron_data(options); }), HasSubstr("exclude each other"));
-}
-
 TEST(MegatronSource, DataPathsAreParsed) {
   EXPECT_TRUE(parse_data_path({"p"}).weights.empty());
   EXPECT_THAT(parse_data_path({"p", "q"}).prefixes, ElementsAre("p", "q"));
@@ -166,19 +152,6 @@ TEST(MegatronSource, ErrorsNameTheSplit) {
   splits.train->sample_batch(end - 1, 1);
   EXPECT_THAT(message_of<UserError>([&] { splits.train->sample_batch(end - 1, 2); }),
               HasSubstr(fmt::format("the data end at sample {}, but sample {} is wanted", end, end)));
-}
-
-TEST(MegatronSource, PaddedLabelsAreNotCounted) {
-  const TemporaryFolder folder;
-  auto options = options_for({});
-  options.split_paths[1] = {write_counting(folder, "a", 1, 100)};  // 20 tokens, 19 steps, samples of 8
-  options.samples = {0, 3, 0};
-  options.drop_last_partial_validation = false;
-  const DataSplits splits = open_megatron_data(options);
-  ASSERT_EQ(splits.valid->samples(), 3 + 2) << "two epochs of 20 tokens";
-  const MicroBatch batch = splits.valid->sample_batch(0, 5);
-  EXPECT_EQ(std::count(batch.labels.begin(), batch.labels.end(), -1), 5 * 8 - 39);
-  EXPECT_EQ(std::count_if(batch.tokens.begin(), batch.tokens.end(), [](auto t) { return t < 0; }), 0);
 }
 
 TEST(MockSource, IsLearnable) {
@@ -224,16 +197,18 @@ TEST(TextSource, EpochsCoverTheTextInNewOrders) {
   ASSERT_TRUE(splits.train && splits.valid && !splits.test);
   check_contract(*splits.train, 200);
   check_contract(*splits.valid, 30);
-  const std::int64_t windows = splits.train->epoch_samples();
-  EXPECT_EQ(windows, 811 / 9 - 1);  // held out: the lines behind byte 819
+  const std::int64_t windows = 811 / 9 - 1;  // held out: the lines behind byte 819
   const auto epoch = [&](int number) {
-    std::multiset<std::vector<std::int32_t>> result;
+    std::set<std::size_t> begins;  // no two windows of this text are alike
     for (std::int64_t s = 0; s < windows; ++s)
-      result.insert(splits.train->sample_batch(number * windows + s, 1).tokens);
-    return result;
+      begins.insert(text.find(ByteTokenizer().decode(splits.train->sample_batch(number * windows + s, 1).tokens)));
+    return begins;
   };
   const auto first = epoch(0), second = epoch(1);
-  EXPECT_EQ(std::set(first.begin(), first.end()).size(), first.size()) << "no window twice";
+  for (const auto& begins : {first, second}) {
+    EXPECT_EQ(begins.size(), static_cast<std::size_t>(windows)) << "no window twice";
+    EXPECT_EQ(*begins.rbegin() - *begins.begin(), static_cast<std::size_t>(9 * (windows - 1))) << "and none left out";
+  }
   EXPECT_NE(first, second) << "windows begin elsewhere";
   EXPECT_NE(splits.train->sample_batch(0, 3).tokens, splits.train->sample_batch(windows, 3).tokens);
 }
@@ -245,8 +220,7 @@ TEST(TextSource, ValidationIsTheEndOfTheText) {
   const std::size_t cut = held_out_begin(text, 0.1);
   EXPECT_EQ(text.substr(cut, 8), "line 091") << "begins with a line";
   EXPECT_EQ(ByteTokenizer().decode(splits.valid->sample_batch(0, 1).tokens), text.substr(cut, 9));
-  const std::int64_t windows = splits.valid->epoch_samples();
-  EXPECT_EQ(windows, 8);
+  const std::int64_t windows = 8;  // 9 lines, and a token behind them
   EXPECT_EQ(splits.valid->sample_batch(0, 1).tokens, splits.valid->sample_batch(windows, 1).tokens);
   for (int s = 0; s < 100; ++s) {
     const std::string seen = ByteTokenizer().decode(splits.train->sample_batch(s, 1).tokens);
@@ -263,28 +237,23 @@ TEST(TextSource, OrderIsFixed) {
   EXPECT_EQ(seen, " fox |the q|jumps| the |");
 }
 
-TEST(TextSource, ReadsFilesAndExplainsShortOnes) {
-  const TemporaryFolder folder;
-  write_file_atomically(folder.file("ids.txt"), "1 2 3 4 5\n6 7 8 9 10 11");
-  const DataSplits splits =
-      open_text_file(folder.file("ids.txt"), NullTokenizer(20), {.seq_length = 10, .held_out = 0});
+TEST(TextSource, ExplainsShortTexts) {
+  const std::string ids = "1 2 3 4 5\n6 7 8 9 10 11";
+  const DataSplits splits = open_text_data(ids, NullTokenizer(20), {.seq_length = 10, .held_out = 0}, "ids");
   EXPECT_THAT(splits.train->sample_batch(0, 1).labels, ElementsAre(2, 3, 4, 5, 6, 7, 8, 9, 10, 11));
-  EXPECT_THAT(message_of<UserError>([&] {
-                open_text_file(folder.file("ids.txt"), NullTokenizer(20), {.seq_length = 11, .held_out = 0});
-              }),
-              HasSubstr("ids.txt (training part) has 11 tokens: too few for one sample of 11 + 1"));
-  EXPECT_THAT(message_of<UserError>([&] { open_text_file(folder.file("none"), NullTokenizer(20), {.seq_length = 1}); }),
-              HasSubstr("cannot read"));
+  EXPECT_THAT(
+      message_of<UserError>([&] { open_text_data(ids, NullTokenizer(20), {.seq_length = 11, .held_out = 0}, "ids"); }),
+      HasSubstr("ids (training part) has 11 tokens: too few for one sample of 11 + 1"));
   EXPECT_THAT(message_of<UserError>([&] { held_out_begin("abc", 1.0); }), HasSubstr("the held-out share"));
   EXPECT_THAT(message_of<UserError>([&] { open_text_data("abcdef", ByteTokenizer(), {.seq_length = 0}, "abc"); }),
               HasSubstr("--seq-length 0"));
 }
 
 TEST(TextSource, Stories) {
-  const DataSplits splits = open_stories(1, 20000, ByteTokenizer(), {.seq_length = 128});
+  const DataSplits splits = open_text_data(write_stories(1, 20000), ByteTokenizer(), {.seq_length = 128}, "stories");
   check_contract(*splits.train, 20);
   check_contract(*splits.valid, 5);
-  EXPECT_THAT(splits.train->identity(), HasSubstr("stories of seed 1 (training part)"));
+  EXPECT_THAT(splits.train->identity(), HasSubstr("stories (training part)"));
 }
 
 }  // namespace

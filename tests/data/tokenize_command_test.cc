@@ -6,6 +6,7 @@
 
 #include "tests/data/temporary_folder.h"
 #include "weft/base/error.h"
+#include "weft/base/file.h"
 #include "weft/base/json.h"
 #include "weft/data/byte_tokenizer.h"
 #include "weft/data/indexed_dataset.h"

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/plan/plans.h"
-#include "weft/base/json.h"
+#include "weft/base/file.h"
 #include "weft/plan/check.h"
 #include "weft/plan/edges.h"
 #include "weft/plan/memory.h"

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "weft/base/error.h"
-#include "weft/base/json.h"
+#include "weft/base/file.h"
 
 namespace weft {
 namespace {

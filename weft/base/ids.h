@@ -2,8 +2,8 @@
 #pragma once
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
 
 namespace weft {
 
@@ -20,14 +20,8 @@ struct Id {
 
 using NodeId = Id<struct NodeTag>;
 using BufferId = Id<struct BufferTag>;
-using GroupId = Id<struct GroupTag>;
 using TensorId = Id<struct ParameterTensorTag>;  // a physical parameter tensor of a model
 using RankId = Id<struct RankTag>;
 using PieceId = Id<struct PieceTag>;
 
 }  // namespace weft
-
-template <class Tag>
-struct std::hash<weft::Id<Tag>> {
-  std::size_t operator()(weft::Id<Tag> id) const { return std::hash<std::int32_t>{}(id.value); }
-};

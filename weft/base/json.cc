@@ -1,15 +1,9 @@
 #include "weft/base/json.h"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <iterator>
-
-#include <fcntl.h>
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
 #include "weft/base/error.h"
+#include "weft/base/file.h"
 
 namespace weft {
 
@@ -22,37 +16,5 @@ Json parse_json(std::string_view text, const std::string& where) {
 }
 
 Json read_json(const std::filesystem::path& file) { return parse_json(read_file(file), file.string()); }
-
-std::string read_file(const std::filesystem::path& file) {
-  if (std::filesystem::is_directory(file)) throw UserError("{} is a directory, not a file", file.string());
-  std::ifstream in(file, std::ios::binary);
-  if (!in) throw UserError("cannot read {}: {}", file.string(), std::strerror(errno));
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-void write_file_atomically(const std::filesystem::path& file, std::string_view bytes) {
-  const std::string temporary = fmt::format("{}.tmp-{}", file.string(), ::getpid());
-  const auto fail = [&](const char* what) {
-    const int error = errno;
-    ::unlink(temporary.c_str());
-    throw RunError("cannot write {}: {}: {}", file.string(), what, std::strerror(error));
-  };
-  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
-  if (fd < 0) fail("open");
-  while (!bytes.empty()) {
-    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
-    if (n < 0) {
-      ::close(fd);
-      fail("write");
-    }
-    bytes.remove_prefix(static_cast<std::size_t>(n));
-  }
-  if (::fsync(fd) != 0) {
-    ::close(fd);
-    fail("fsync");
-  }
-  ::close(fd);
-  if (::rename(temporary.c_str(), file.c_str()) != 0) fail("rename");
-}
 
 }  // namespace weft

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "weft/base/error.h"
+#include "weft/base/file.h"
 #include "weft/checkpoint/canonical_names.h"
 #include "weft/checkpoint/new_folder.h"
 #include "weft/checkpoint/weft_checkpoint.h"

@@ -77,29 +77,24 @@ void check_range(const DiskPart& part) {
 }
 
 void assemble(const DiskTensor& tensor, StoredType type, const ParameterSource& source, std::byte* out) {
-  std::vector<const DiskPart*> parts;
-  for (const DiskPart& part : tensor.parts) parts.push_back(&part);
-  // Parts of one parameter together, so that it is asked for once.
-  std::stable_sort(parts.begin(), parts.end(), [](const auto* a, const auto* b) { return a->identity < b->identity; });
   const std::size_t size = static_cast<std::size_t>(bits_of(type)) / 8;
   std::vector<double> parameter, column;
-  const DiskPart* loaded = nullptr;
-  for (const DiskPart* part : parts) {
-    check_range(*part);
-    if (loaded == nullptr || loaded->identity != part->identity) {
-      parameter.resize(static_cast<std::size_t>(part->parameter.elements()));
-      source(part->identity, parameter.data());
-      loaded = part;
+  for (const auto& [identity, parts] : parts_by_parameter(tensor)) {
+    parameter.resize(static_cast<std::size_t>(parts[0]->parameter.elements()));
+    source(identity, parameter.data());
+    for (const DiskPart* part : parts) {
+      check_range(*part);
+      for_each_run(tensor.shape, *part, [&](const Run& run) {
+        const double* from = parameter.data() + run.parameter;
+        if (run.parameter_step != 1) {
+          column.resize(static_cast<std::size_t>(run.count));
+          for (std::int64_t i = 0; i < run.count; ++i)
+            column[static_cast<std::size_t>(i)] = from[i * run.parameter_step];
+          from = column.data();
+        }
+        store_doubles(from, type, out + static_cast<std::size_t>(run.disk) * size, run.count, run.disk_step);
+      });
     }
-    for_each_run(tensor.shape, *part, [&](const Run& run) {
-      const double* from = parameter.data() + run.parameter;
-      if (run.parameter_step != 1) {
-        column.resize(static_cast<std::size_t>(run.count));
-        for (std::int64_t i = 0; i < run.count; ++i) column[static_cast<std::size_t>(i)] = from[i * run.parameter_step];
-        from = column.data();
-      }
-      store_doubles(from, type, out + static_cast<std::size_t>(run.disk) * size, run.count, run.disk_step);
-    });
   }
 }
 
@@ -133,6 +128,12 @@ void check_covered(const DiskTensor& tensor) {
   for (const DiskPart& part : tensor.parts) elements += part.extent.elements();
   WEFT_CHECK(elements == tensor.shape.elements(), "{} {}: its parts hold {} elements", tensor.name,
              to_text(tensor.shape), elements);
+}
+
+std::map<ParameterIdentity, std::vector<const DiskPart*>> parts_by_parameter(const DiskTensor& tensor) {
+  std::map<ParameterIdentity, std::vector<const DiskPart*>> parts;
+  for (const DiskPart& part : tensor.parts) parts[part.identity].push_back(&part);
+  return parts;
 }
 
 void gather_part(const std::byte* tensor, const Shape& shape, const DiskPart& part, std::size_t size,

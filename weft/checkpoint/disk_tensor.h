@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -50,6 +51,8 @@ void gather_part(const std::byte* tensor, const Shape& shape, const DiskPart& pa
                  std::byte* parameter);
 void scatter_part(const std::byte* parameter, const DiskPart& part, const Shape& shape, std::size_t size,
                   std::byte* tensor);
+// To have a tensor's parameters one after another, each once.
+std::map<ParameterIdentity, std::vector<const DiskPart*>> parts_by_parameter(const DiskTensor& tensor);
 // Every element of the tensor must belong to a part: a gap would be written as whatever memory held.
 void check_covered(const DiskTensor& tensor);
 // A tensor that all experts share, as one tensor [1, ...] an expert; any other as it is.

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "weft/base/error.h"
+#include "weft/base/file.h"
 #include "weft/base/json.h"
 
 namespace weft {
@@ -67,23 +68,28 @@ void require_new_folder(const std::string& flag, const std::filesystem::path& fo
     throw UserError("{} {}: the folder is not empty; nothing is overwritten, so name another", flag, folder.string());
 }
 
-NewFolder::NewFolder(const std::filesystem::path& folder)
-    : folder_(without_slash(folder)), temporary_(fmt::format("{}.tmp-{}", folder_.string(), ::getpid())) {
+NewFolder::NewFolder(const std::filesystem::path& folder) : folder_(without_slash(folder)) {
+  const std::string name = fmt::format("{}.tmp-{}", folder_.string(), ::getpid());
+  temporary_ = name;
   std::error_code error;
-  std::filesystem::create_directory(temporary_, error);
-  if (error) throw RunError("cannot make the folder {}: {}", temporary_.string(), error.message());
+  // One that exists is left from a process that had this number, and may hold a whole model.
+  for (int number = 2; !std::filesystem::create_directory(temporary_, error); ++number) {
+    if (error) throw RunError("cannot make the folder {}: {}", temporary_.string(), error.message());
+    temporary_ = fmt::format("{}-{}", name, number);
+  }
 }
 
 NewFolder::~NewFolder() {
   std::error_code error;  // the folder cannot be removed: then it stays
-  if (!committed_) std::filesystem::remove_all(temporary_, error);
+  if (!whole_) std::filesystem::remove_all(temporary_, error);
 }
 
 void NewFolder::commit() {
   sync_folder(temporary_);
+  whole_ = true;
   if (::rename(temporary_.c_str(), folder_.c_str()) != 0)  // takes the place of an empty folder
-    throw RunError("cannot rename {} to {}: {}", temporary_.string(), folder_.string(), std::strerror(errno));
-  committed_ = true;
+    throw RunError("cannot rename {} to {}: {}; {} is whole and stays: rename it by hand", temporary_.string(),
+                   folder_.string(), std::strerror(errno), temporary_.string());
   sync_folder(folder_.has_parent_path() ? folder_.parent_path() : ".");
 }
 

@@ -15,7 +15,7 @@ namespace weft {
 void require_new_folder(const std::string& flag, const std::filesystem::path& folder);
 
 // A folder that has its name only once `commit` has returned. Until then it stands beside, under another name, and goes
-// away with this object.
+// away with this object. One that is whole and cannot get its name stays where it is.
 class NewFolder {
  public:
   explicit NewFolder(const std::filesystem::path& folder);
@@ -24,11 +24,11 @@ class NewFolder {
   NewFolder& operator=(const NewFolder&) = delete;
 
   const std::filesystem::path& path() const { return temporary_; }  // to write into
-  void commit();                                                    // RunError when the file system fails
+  void commit();  // what was written is all; RunError when the file system fails
 
  private:
   std::filesystem::path folder_, temporary_;
-  bool committed_ = false;
+  bool whole_ = false;  // stays
 };
 
 // What a model's folder holds beside weights: config, tokenizer, licence. Weights of any format, indices, folders and

@@ -1,13 +1,7 @@
 #include "weft/checkpoint/safetensors.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "weft/base/error.h"
 #include "weft/base/text.h"
@@ -19,39 +13,8 @@ constexpr std::uint64_t max_header_bytes = 100'000'000;
 
 }  // namespace
 
-class SafetensorsFile::Mapping {
- public:
-  explicit Mapping(const std::string& file) {
-    const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) throw UserError("cannot read {}: {}", file, std::strerror(errno));
-    struct stat status {};
-    if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
-      ::close(fd);
-      throw UserError("cannot read {}: not a regular file", file);
-    }
-    size_ = static_cast<std::size_t>(status.st_size);
-    void* const at = size_ > 0 ? ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd, 0) : nullptr;
-    const int error = errno;
-    ::close(fd);
-    if (at == MAP_FAILED) throw RunError("cannot map {}: {}", file, std::strerror(error));
-    data_ = static_cast<const std::byte*>(at);
-  }
-  ~Mapping() {
-    if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-
-  std::span<const std::byte> bytes() const { return {data_, size_}; }
-
- private:
-  const std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
-};
-
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& file) : file_(file.string()) {
-  mapping_ = std::make_unique<Mapping>(file_);
-  const std::span<const std::byte> all = mapping_->bytes();
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& file) : file_(file.string()), mapping_(file) {
+  const std::span<const std::byte> all = mapping_.bytes();
   if (all.size() < 8) {
     throw UserError("{}: not a safetensors file: {} bytes, and the length of the header alone takes 8", file_,
                     all.size());
@@ -76,8 +39,6 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& file) : file_(file
     entries_.push_back({t.name, t.type, t.shape, data.subspan(t.begin, t.end - t.begin), file_});
   }
 }
-
-SafetensorsFile::~SafetensorsFile() = default;
 
 const TensorEntry* SafetensorsFile::find(std::string_view name) const {
   const auto at = std::lower_bound(entries_.begin(), entries_.end(), name,
@@ -109,14 +70,6 @@ void read_range(const TensorEntry& entry, std::int64_t first, std::int64_t count
     throw UserError("{}: tensor '{}' ({}) holds a number that does not fit {}", entry.file, entry.name,
                     name_of(entry.type), name_of(target));
   }
-}
-
-void forget_pages(std::span<const std::byte> bytes) {
-  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  // Only pages that belong to no other tensor.
-  const auto begin = (reinterpret_cast<std::uintptr_t>(bytes.data()) + page - 1) / page * page;
-  const auto end = (reinterpret_cast<std::uintptr_t>(bytes.data()) + bytes.size()) / page * page;
-  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
 }  // namespace weft

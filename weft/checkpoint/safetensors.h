@@ -8,12 +8,12 @@
 #include <cstddef>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "weft/base/file.h"
 #include "weft/base/shape.h"
 #include "weft/checkpoint/stored_type.h"
 
@@ -30,9 +30,6 @@ struct TensorEntry {
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& file);
-  ~SafetensorsFile();
-  SafetensorsFile(const SafetensorsFile&) = delete;
-  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
   const std::vector<TensorEntry>& entries() const { return entries_; }  // by name
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
@@ -40,9 +37,8 @@ class SafetensorsFile {
   const TensorEntry& at(std::string_view name) const;    // UserError: no such tensor
 
  private:
-  class Mapping;
   std::string file_;
-  std::unique_ptr<Mapping> mapping_;
+  MappedFile mapping_;
   std::vector<TensorEntry> entries_;
   std::map<std::string, std::string> metadata_;
 };
@@ -52,9 +48,6 @@ class SafetensorsFile {
 void read_as(const TensorEntry& entry, DType target, void* out);
 // Elements [first, first + count) of it.
 void read_range(const TensorEntry& entry, std::int64_t first, std::int64_t count, DType target, void* out);
-
-// Lets the system take back the memory behind these bytes of a mapped file; they are read again when looked at again.
-void forget_pages(std::span<const std::byte> bytes);
 
 // What a header says, before it is compared with the data.
 struct SafetensorsHeader {

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "weft/base/error.h"
-#include "weft/base/json.h"
+#include "weft/base/file.h"
 #include "weft/checkpoint/json_strict.h"
 
 namespace weft {

@@ -1,61 +1,16 @@
 #include "weft/checkpoint/safetensors_writer.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <set>
 #include <span>
-#include <utility>
 
-#include <fcntl.h>
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
 #include "weft/base/error.h"
+#include "weft/base/file.h"
 
 namespace weft {
 namespace {
-
-// A file that exists under its name only once `commit` has returned.
-class NewFile {
- public:
-  explicit NewFile(const std::filesystem::path& file)
-      : file_(file.string()), temporary_(fmt::format("{}.tmp-{}", file_, ::getpid())) {
-    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (fd_ < 0) fail("open");
-  }
-  ~NewFile() {
-    if (fd_ >= 0) ::close(fd_);
-    if (!committed_) ::unlink(temporary_.c_str());
-  }
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
-
-  void write(std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-      const ssize_t n = ::write(fd_, bytes.data(), std::min<std::size_t>(bytes.size(), std::size_t{1} << 30));
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) fail("write");
-      bytes = bytes.subspan(static_cast<std::size_t>(n));
-    }
-  }
-
-  void commit() {
-    if (::fsync(fd_) != 0) fail("fsync");
-    if (::close(std::exchange(fd_, -1)) != 0) fail("close");
-    if (::rename(temporary_.c_str(), file_.c_str()) != 0) fail("rename");
-    committed_ = true;
-  }
-
- private:
-  [[noreturn]] void fail(const char* what) {
-    throw RunError("cannot write {}: {}: {}", file_, what, std::strerror(errno));
-  }
-
-  std::string file_, temporary_;
-  int fd_ = -1;
-  bool committed_ = false;
-};
 
 // Built by hand to have the keys in the order in which the reference writer has them.
 std::string header_of(const std::vector<TensorToWrite>& tensors, const std::map<std::string, std::string>& metadata) {
@@ -112,13 +67,6 @@ std::size_t bytes_of(const TensorToWrite& tensor) {
 void fill_without_writing(std::vector<TensorToWrite> tensors) {
   put_in_order(tensors);
   fill_all(tensors, [](std::span<const std::byte>) {});
-}
-
-TensorToWrite tensor_in_memory(std::string name, DType dtype, const Shape& shape, const void* data) {
-  const std::size_t bytes = static_cast<std::size_t>(shape.elements()) * size_of(dtype);
-  return {std::move(name), stored_type_of(dtype), shape, [data, bytes](std::byte* out) {
-            if (bytes > 0) std::memcpy(out, data, bytes);
-          }};
 }
 
 void write_safetensors(const std::filesystem::path& file, std::vector<TensorToWrite> tensors,

@@ -27,8 +27,6 @@ struct TensorToWrite {
   std::function<void(std::int64_t slice, std::byte* out)> fill_slice = {};
 };
 std::size_t bytes_of(const TensorToWrite& tensor);
-// A tensor whose data stays in memory until the file is written.
-TensorToWrite tensor_in_memory(std::string name, DType dtype, const Shape& shape, const void* data);
 
 // RunError when the file system fails. written: told how many bytes of tensors have gone out since the last time.
 void write_safetensors(const std::filesystem::path& file, std::vector<TensorToWrite> tensors,

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "weft/base/error.h"
+#include "weft/base/file.h"
 #include "weft/base/text.h"
 
 namespace weft {
@@ -18,14 +19,6 @@ std::string listed(const std::vector<std::string>& names) {
 }
 
 std::size_t size_of(StoredType type) { return static_cast<std::size_t>(bits_of(type)) / 8; }
-
-// Parts of one parameter together, so that it is read once.
-std::vector<const DiskPart*> by_parameter(const DiskTensor& tensor) {
-  std::vector<const DiskPart*> parts;
-  for (const DiskPart& part : tensor.parts) parts.push_back(&part);
-  std::stable_sort(parts.begin(), parts.end(), [](const auto* a, const auto* b) { return a->identity < b->identity; });
-  return parts;
-}
 
 }  // namespace
 
@@ -115,26 +108,23 @@ StoredType StoredWeights::type_of(const ParameterIdentity& identity) const { ret
 
 void StoredWeights::assemble(const DiskTensor& tensor, std::byte* out) const {
   check_covered(tensor);
+  const std::size_t size = size_of(tensor.type);
   std::vector<std::byte> parameter;
-  const DiskPart* loaded = nullptr;
-  for (const DiskPart* part : by_parameter(tensor)) {
-    if (loaded == nullptr || loaded->identity != part->identity) {
-      const Place& place = place_of(part->identity);
-      const std::int64_t elements = part->parameter.elements();
-      WEFT_CHECK(place.parts[0]->parameter == part->parameter, "{} is {} and {}", to_text(part->identity),
-                 to_text(part->parameter), to_text(place.parts[0]->parameter));
-      parameter.resize(static_cast<std::size_t>(elements) * size_of(tensor.type));
-      if (place.entry->type == tensor.type) {
-        for (const DiskPart* from : place.parts)
-          gather_part(place.entry->bytes.data(), place.entry->shape, *from, size_of(tensor.type), parameter.data());
-      } else {
-        std::vector<double> values(static_cast<std::size_t>(elements));
-        read(part->identity, part->parameter, DType::f64, values.data());
-        store_doubles(values.data(), tensor.type, parameter.data(), elements);
-      }
-      loaded = part;
+  for (const auto& [identity, parts] : parts_by_parameter(tensor)) {
+    const Place& place = place_of(identity);
+    const Shape& shape = parts[0]->parameter;
+    WEFT_CHECK(place.parts[0]->parameter == shape, "{} is {} and {}", to_text(identity), to_text(shape),
+               to_text(place.parts[0]->parameter));
+    parameter.resize(static_cast<std::size_t>(shape.elements()) * size);
+    if (place.entry->type == tensor.type) {
+      for (const DiskPart* from : place.parts)
+        gather_part(place.entry->bytes.data(), place.entry->shape, *from, size, parameter.data());
+    } else {
+      std::vector<double> values(static_cast<std::size_t>(shape.elements()));
+      read(identity, shape, DType::f64, values.data());
+      store_doubles(values.data(), tensor.type, parameter.data(), shape.elements());
     }
-    scatter_part(parameter.data(), *part, tensor.shape, size_of(tensor.type), out);
+    for (const DiskPart* part : parts) scatter_part(parameter.data(), *part, tensor.shape, size, out);
   }
 }
 

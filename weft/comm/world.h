@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,16 +31,6 @@ class PeerError : public RunError {
   PeerError(const std::string& text, RankId rank) : RunError(text), rank_(rank) {}
 
   RankId rank_;
-};
-
-// What an emulated network did for this rank (weft/comm/local/network.h).
-struct NetworkStatistics {
-  std::int64_t transfers = 0;
-  std::int64_t bytes = 0;     // that left or entered this rank, whichever were more, summed over transfers
-  double latency_asked = 0;   // seconds, as all here
-  double overshoot_mean = 0;  // completion behind its deadline
-  double overshoot_max = 0;
-  double latency_achieved() const { return latency_asked + overshoot_mean; }
 };
 
 class World {
@@ -81,8 +70,6 @@ class World {
   virtual void set_status(std::function<std::string()> status) = 0;
   // Where every rank stands, by rank, for a report; "" for one that gives no answer. May take a second. Thread-safe.
   virtual std::vector<std::string> standings() { return {}; }
-
-  virtual std::optional<NetworkStatistics> network_statistics() const { return std::nullopt; }
 
  protected:
   World() = default;

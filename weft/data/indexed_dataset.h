@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
+#include "weft/base/file.h"
 #include "weft/data/documents.h"
-#include "weft/data/mapped_file.h"
 
 namespace weft {
 

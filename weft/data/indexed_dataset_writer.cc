@@ -1,13 +1,9 @@
 #include "weft/data/indexed_dataset_writer.h"
 
-#include <cerrno>
 #include <cstring>
 #include <limits>
 
-#include <unistd.h>
-
 #include "weft/base/error.h"
-#include "weft/base/json.h"
 
 namespace weft {
 
@@ -25,23 +21,13 @@ void append(std::string& bytes, T value) {
 IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, std::int64_t vocabulary_size)
     : token_path_(indexed_dataset_file(prefix, ".bin")),
       index_path_(indexed_dataset_file(prefix, ".idx")),
-      temporary_(fmt::format("{}.tmp-{}", token_path_.string(), ::getpid())),
       vocabulary_size_(vocabulary_size),
       type_(token_type_for(vocabulary_size)) {
-  file_ = std::fopen(temporary_.c_str(), "wb");
-  if (file_ == nullptr) {
-    throw UserError("cannot write {}: {} (does the folder exist?)", token_path_.string(), std::strerror(errno));
+  try {
+    file_ = std::make_unique<NewFile>(token_path_);
+  } catch (const RunError& error) {
+    throw UserError("{} (does the folder exist?)", error.what());
   }
-}
-
-IndexedDatasetWriter::~IndexedDatasetWriter() {
-  if (file_ == nullptr) return;
-  std::fclose(file_);
-  ::unlink(temporary_.c_str());
-}
-
-void IndexedDatasetWriter::fail(const char* what) const {
-  throw RunError("cannot write {}: {}: {}", token_path_.string(), what, std::strerror(errno));
 }
 
 void IndexedDatasetWriter::add_document(std::span<const std::int32_t> tokens) {
@@ -50,16 +36,21 @@ void IndexedDatasetWriter::add_document(std::span<const std::int32_t> tokens) {
     throw UserError("document {} has {} tokens; the index holds at most {} a document: split it", documents(),
                     tokens.size(), std::numeric_limits<std::int32_t>::max());
   }
-  const std::size_t width = size_of(type_);
-  packed_.resize(tokens.size() * width);
+  const std::size_t width = size_of(type_), begin = packed_.size();
+  packed_.resize(begin + tokens.size() * width);
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     WEFT_CHECK(tokens[i] >= 0 && tokens[i] < vocabulary_size_, "token {} of a vocabulary of {}", tokens[i],
                vocabulary_size_);
-    std::memcpy(packed_.data() + i * width, &tokens[i], width);  // little endian: the low bytes come first
+    std::memcpy(packed_.data() + begin + i * width, &tokens[i], width);  // little endian: the low bytes come first
   }
-  if (std::fwrite(packed_.data(), 1, packed_.size(), file_) != packed_.size()) fail("write");
+  if (packed_.size() >= std::size_t{1} << 20) write_packed();
   lengths_.push_back(static_cast<std::int32_t>(tokens.size()));
   tokens_ += static_cast<std::int64_t>(tokens.size());
+}
+
+void IndexedDatasetWriter::write_packed() {
+  file_->write(packed_);
+  packed_.clear();
 }
 
 std::string IndexedDatasetWriter::index_bytes() const {
@@ -81,13 +72,14 @@ std::string IndexedDatasetWriter::index_bytes() const {
 
 void IndexedDatasetWriter::finish() {
   WEFT_CHECK(file_ != nullptr, "{} is finished", token_path_.string());
-  if (std::fflush(file_) != 0) fail("flush");
-  if (::fsync(::fileno(file_)) != 0) fail("fsync");
+  write_packed();
+  file_->sync();
   // An old index must never describe new tokens.
-  if (::unlink(index_path_.c_str()) != 0 && errno != ENOENT) fail("remove the old index");
-  if (::rename(temporary_.c_str(), token_path_.c_str()) != 0) fail("rename");
-  std::fclose(file_);
-  file_ = nullptr;
+  std::error_code error;
+  std::filesystem::remove(index_path_, error);
+  if (error) throw RunError("cannot remove the old index {}: {}", index_path_.string(), error.message());
+  file_->commit();
+  file_.reset();
   write_file_atomically(index_path_, index_bytes());
 }
 

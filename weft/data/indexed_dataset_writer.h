@@ -3,14 +3,15 @@
 // destroyed before finish() leaves nothing behind.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "weft/base/file.h"
 #include "weft/data/indexed_dataset.h"
 
 namespace weft {
@@ -19,9 +20,6 @@ class IndexedDatasetWriter {
  public:
   // UserError when the files cannot be created.
   IndexedDatasetWriter(const std::string& prefix, std::int64_t vocabulary_size);
-  ~IndexedDatasetWriter();
-  IndexedDatasetWriter(const IndexedDatasetWriter&) = delete;
-  IndexedDatasetWriter& operator=(const IndexedDatasetWriter&) = delete;
 
   void add_document(std::span<const std::int32_t> tokens);
   // RunError when the files cannot be completed.
@@ -35,14 +33,14 @@ class IndexedDatasetWriter {
 
  private:
   std::string index_bytes() const;
-  [[noreturn]] void fail(const char* what) const;
+  void write_packed();
 
-  std::filesystem::path token_path_, index_path_, temporary_;
+  std::filesystem::path token_path_, index_path_;
   std::int64_t vocabulary_size_;
   TokenType type_;
-  std::FILE* file_ = nullptr;
+  std::unique_ptr<NewFile> file_;  // of the tokens; null: finished
   std::vector<std::int32_t> lengths_;
-  std::vector<char> packed_;  // one document in the file's token type
+  std::vector<std::byte> packed_;  // tokens in the file's type that are not in the file yet
   std::int64_t tokens_ = 0;
 };
 

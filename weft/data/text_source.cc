@@ -3,10 +3,8 @@
 #include <algorithm>
 
 #include "weft/base/error.h"
-#include "weft/base/json.h"
 #include "weft/base/random.h"
 #include "weft/data/permutation.h"
-#include "weft/data/stories.h"
 
 namespace weft {
 
@@ -32,7 +30,6 @@ class TextSource final : public TokenSource {
   }
 
   std::int64_t samples() const override { return endless; }
-  std::int64_t epoch_samples() const override { return windows_; }
   std::string identity() const override { return identity_; }
   void read_sample(std::int64_t sample, std::span<std::int32_t> window) const override {
     const std::int64_t epoch = sample / windows_;
@@ -83,17 +80,6 @@ DataSplits open_text_data(std::string_view text, const Tokenizer& tokenizer, con
         std::make_unique<TextSource>(tokenizer.encode(text.substr(cut)), options, false, name + " (held-out part)");
   }
   return result;
-}
-
-DataSplits open_text_file(const std::filesystem::path& file, const Tokenizer& tokenizer,
-                          const TextDataOptions& options) {
-  return open_text_data(read_file(file), tokenizer, options, file.filename().string());
-}
-
-DataSplits open_stories(std::uint64_t story_seed, std::size_t bytes, const Tokenizer& tokenizer,
-                        const TextDataOptions& options) {
-  return open_text_data(write_stories(story_seed, bytes), tokenizer, options,
-                        fmt::format("stories of seed {}", story_seed));
 }
 
 }  // namespace weft

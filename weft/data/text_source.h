@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -26,10 +25,5 @@ std::size_t held_out_begin(std::string_view text, double held_out);
 // `name` says in messages and in the identity what the text is. UserError when a part is shorter than a sample.
 DataSplits open_text_data(std::string_view text, const Tokenizer& tokenizer, const TextDataOptions& options,
                           const std::string& name);
-DataSplits open_text_file(const std::filesystem::path& file, const Tokenizer& tokenizer,
-                          const TextDataOptions& options);
-// The demo's text: write_stories(story_seed, bytes) of stories.h.
-DataSplits open_stories(std::uint64_t story_seed, std::size_t bytes, const Tokenizer& tokenizer,
-                        const TextDataOptions& options);
 
 }  // namespace weft

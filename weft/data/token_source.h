@@ -1,6 +1,6 @@
 // What the training loop reads. A source gives any sample by its global index, and the same index always gives the same
-// tokens: the loop's only state is a count of samples, so resuming and every data-parallel layout read exactly the same
-// data. Reading from several threads is safe.
+// tokens: the loop's only state is a count of samples, and every data-parallel layout reads exactly the same data.
+// Reading from several threads is safe.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +30,11 @@ class TokenSource {
 
   std::int64_t length() const { return length_; }  // tokens a sample
   virtual std::int64_t samples() const = 0;        // how many there are, or `endless`
-  virtual std::int64_t epoch_samples() const = 0;  // how many before the text repeats
-  // One line that decides every token of every sample. A checkpoint keeps it: a resumed run with another identity is
-  // reading other data.
+  // One line that decides every token of every sample, for messages.
   virtual std::string identity() const = 0;
 
  protected:
-  // The length + 1 tokens of one sample, -1 where there is none.
+  // The length + 1 tokens of one sample.
   virtual void read_sample(std::int64_t sample, std::span<std::int32_t> window) const = 0;
 
  private:

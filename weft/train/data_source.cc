@@ -1,6 +1,6 @@
 #include "weft/train/data_source.h"
 
-#include "weft/base/json.h"
+#include "weft/base/file.h"
 #include "weft/data/entropy.h"
 #include "weft/data/megatron_source.h"
 #include "weft/data/stories.h"

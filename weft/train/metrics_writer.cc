@@ -20,16 +20,6 @@ std::string json_text(std::string_view text) {
   return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// Cuts off what follows the last line's end.
-void drop_torn_line(const std::filesystem::path& file) {
-  std::error_code error;
-  if (!std::filesystem::exists(file, error)) return;
-  const std::string text = read_file(file);
-  const std::size_t end = text.rfind('\n') + 1;  // npos + 1 == 0
-  if (end != text.size()) std::filesystem::resize_file(file, end, error);
-  if (error) throw RunError("cannot shorten {}: {}", file.string(), error.message());
-}
-
 }  // namespace
 
 std::string to_json_line(std::span<const Metric> metrics) {
@@ -53,9 +43,8 @@ std::string to_json_line(std::span<const Metric> metrics) {
   return line + '}';
 }
 
-MetricsWriter::MetricsWriter(const std::filesystem::path& file, Mode mode) : path_(file) {
-  if (mode == Mode::append) drop_torn_line(file);
-  file_ = std::fopen(file.c_str(), mode == Mode::append ? "ab" : "wb");
+MetricsWriter::MetricsWriter(const std::filesystem::path& file) : path_(file) {
+  file_ = std::fopen(file.c_str(), "wb");
   if (file_ == nullptr) {
     throw UserError("cannot write the metrics to {}: {} (--metrics; does the folder exist?)", file.string(),
                     std::strerror(errno));

@@ -25,12 +25,8 @@ std::string to_json_line(std::span<const Metric> metrics);  // without the line'
 
 class MetricsWriter {
  public:
-  // begin: an old file is replaced. append: lines are added, for a resumed run; a last line without its end, which a
-  // killed run leaves, is removed first. An iteration that is run again is written again: its last line counts.
-  enum class Mode { begin, append };
-
-  // UserError when the file cannot be written.
-  explicit MetricsWriter(const std::filesystem::path& file, Mode mode = Mode::begin);
+  // An old file is replaced. UserError when the file cannot be written.
+  explicit MetricsWriter(const std::filesystem::path& file);
   ~MetricsWriter();
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;

@@ -49,6 +49,7 @@ std::string to_text(const LogLine& l) {
       l.product_peak > 0 ? fmt::format("throughput (TFLOP/s): {:.1f} | share of the measured GEMM peak: {:.1f} %",
                                        l.flops_per_second * 1e-12, 100 * l.flops_per_second / l.product_peak)
                          : fmt::format("throughput (GFLOP/s): {:.1f}", l.flops_per_second * 1e-9);
+  // Weft skips no iteration (one that is not finite ends the run); readers of Megatron's logs look for the words.
   using Clock = std::chrono::system_clock;
   const auto now = Clock::now();
   const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count() % 1000000;
@@ -56,11 +57,11 @@ std::string to_text(const LogLine& l) {
       " [{:%Y-%m-%d %H:%M:%S}.{:06}] iteration {:8}/{:8} | consumed samples: {:12} | elapsed time per iteration (ms): "
       "{:.1f} | "
       "{} | tokens per second: {:.0f} | learning rate: {:.6E} | global batch size: {:5} | "
-      "lm loss: {:.6E} | {}{}number of skipped iterations: {:3} | number of nan iterations: {:3} | "
+      "lm loss: {:.6E} | {}{}number of skipped iterations:   0 | number of nan iterations: {:3} | "
       "time left: {} |",
       fmt::localtime(Clock::to_time_t(now)), micros, l.iteration, l.iterations, l.consumed_samples,
       l.step_seconds * 1e3, throughput, l.tokens_per_second, l.learning_rate, l.global_batch, l.loss, router, norm,
-      l.skipped, l.not_a_number, human_seconds(l.seconds_left));
+      l.not_a_number, human_seconds(l.seconds_left));
 }
 
 }  // namespace weft

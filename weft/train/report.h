@@ -35,7 +35,7 @@ struct LogLine {
   std::vector<std::pair<std::string, double>> router_losses;  // by name
   double learning_rate = 0, loss = 0, seconds_left = 0;
   std::optional<double> gradient_norm;  // not there without clipping
-  std::int64_t skipped = 0, not_a_number = 0;
+  std::int64_t not_a_number = 0;
 };
 std::string to_text(const LogLine& line);
 

@@ -7,7 +7,7 @@
 #include <toml++/toml.h>
 
 #include "weft/base/error.h"
-#include "weft/base/json.h"
+#include "weft/base/file.h"
 #include "weft/base/text.h"
 
 namespace weft {

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "weft/base/error.h"
-#include "weft/base/json.h"
+#include "weft/base/file.h"
 #include "weft/base/text.h"
 #include "weft/checkpoint/hugging_face.h"
 #include "weft/comm/neighbours.h"
@@ -61,7 +61,7 @@ class Loop {
   std::unique_ptr<HuggingFaceSaver> saver_;
   double flops_ = 0;         // of a step
   double product_peak_ = 0;  // of the device; 0: not measured
-  std::int64_t consumed_ = 0, skipped_ = 0;
+  std::int64_t consumed_ = 0;
   Clock::time_point begin_;
   // since the last log line
   double loss_sum_ = 0, seconds_sum_ = 0;
@@ -212,7 +212,6 @@ void Loop::log(std::int64_t iteration, const StepResult& result, double rate, do
   line.router_losses = router_losses(result);
   line.seconds_left =
       seconds_since(begin_) / static_cast<double>(iteration) * static_cast<double>(line.iterations - iteration);
-  line.skipped = skipped_;
   line.not_a_number = result.finite ? 0 : 1;
   say(to_text(line));
   loss_sum_ = seconds_sum_ = 0;
@@ -277,8 +276,13 @@ void Loop::validate(std::int64_t iteration) {
   }
 }
 
-// What the last step did, on all ranks; how much of the exchange was hidden; the digest.
+// The model first: nothing that fails after it can cost it. Then what the last step did, on all ranks; how much of the
+// exchange was hidden; the digest.
 void Loop::finish() {
+  if (saver_) {
+    saver_->save(*session_);
+    say("model: " + options_.checkpoint.save_hf);
+  }
   if (session_->executor()) {
     const Timeline actual = record_timeline(*session_, "last step (measured)");
     if (rank_ == 0) {
@@ -303,10 +307,6 @@ void Loop::finish() {
   if (options_.execution.digest) {
     const std::string digest = weight_digest(*session_);
     say("digest " + digest);
-  }
-  if (saver_) {
-    saver_->save(*session_);
-    say("model: " + options_.checkpoint.save_hf);
   }
 }
 

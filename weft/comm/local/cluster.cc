@@ -38,10 +38,6 @@ class LocalWorld : public World {
     state_->standing(rank_).set_status(std::move(status));
   }
   std::vector<std::string> standings() override { return state_->standings(); }
-  std::optional<NetworkStatistics> network_statistics() const override {
-    const Link* link = state_->link(rank_);
-    return link != nullptr ? std::optional(link->statistics()) : std::nullopt;
-  }
 
  private:
   std::shared_ptr<LocalState> state_;

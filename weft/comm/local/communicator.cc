@@ -140,7 +140,7 @@ void LocalCommunicator::collective(Stream& stream, const Post& mine, std::int64_
   for (int peer = 0; peer < size(); ++peer)
     if (sends_here(peer))
       through = std::max(through, group_->members[static_cast<std::size_t>(peer)].out_through[parity]);
-  link_->complete(through, std::max(bytes_out, bytes_in), state_->ended());
+  link_->complete(through, state_->ended());
   state_->throw_if_ended();
 }
 

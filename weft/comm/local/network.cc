@@ -111,7 +111,7 @@ Link::Times Link::reserve(Nanoseconds start, std::int64_t bytes_out, std::int64_
   return Times{occupy(out_busy_until_, bytes_out), occupy(in_busy_until_, bytes_in)};
 }
 
-void Link::complete(Nanoseconds through, std::int64_t bytes, const std::atomic<bool>& ended) {
+void Link::complete(Nanoseconds through, const std::atomic<bool>& ended) {
   constexpr Nanoseconds slice = 50'000'000;  // how late a failure elsewhere is noticed
   const Nanoseconds deadline = through + static_cast<Nanoseconds>(std::llround(network_.latency * 1e9));
   Nanoseconds now = now_ns();
@@ -122,18 +122,6 @@ void Link::complete(Nanoseconds through, std::int64_t bytes, const std::atomic<b
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, nullptr);
     now = now_ns();
   }
-  const double late = static_cast<double>(now - deadline) * 1e-9;
-  const std::lock_guard lock(mutex_);
-  ++transfers_;
-  bytes_ += bytes;
-  overshoot_sum_ += std::max(late, 0.0);
-  overshoot_max_ = std::max(overshoot_max_, late);
-}
-
-NetworkStatistics Link::statistics() const {
-  const std::lock_guard lock(mutex_);
-  const double count = static_cast<double>(std::max<std::int64_t>(transfers_, 1));
-  return {transfers_, bytes_, network_.latency, overshoot_sum_ / count, overshoot_max_};
 }
 
 }  // namespace weft

@@ -5,7 +5,7 @@
 // come) occupies the outgoing direction for bytes_out / bandwidth, after what was queued there before, and the incoming
 // one for bytes_in / bandwidth likewise. It completes when both are through and the links of those who send here are,
 // plus the latency. The data itself is copied meanwhile, by the waiting thread; where copying is slower than the
-// emulated network, the overshoot shows it.
+// emulated network, it completes late.
 #pragma once
 
 #include <atomic>
@@ -39,16 +39,13 @@ class Link {
   };
   // Queues a transfer that may start at `start`.
   Times reserve(Nanoseconds start, std::int64_t bytes_out, std::int64_t bytes_in);
-  // Sleeps until `through` + latency, in slices that end early when `ended` is set, and notes how late it woke.
-  void complete(Nanoseconds through, std::int64_t bytes, const std::atomic<bool>& ended);
-  NetworkStatistics statistics() const;
+  // Sleeps until `through` + latency, in slices that end early when `ended` is set.
+  void complete(Nanoseconds through, const std::atomic<bool>& ended);
 
  private:
   EmulatedNetwork network_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   Nanoseconds out_busy_until_ = 0, in_busy_until_ = 0;
-  std::int64_t transfers_ = 0, bytes_ = 0;
-  double overshoot_sum_ = 0, overshoot_max_ = 0;  // seconds
 };
 
 }  // namespace weft

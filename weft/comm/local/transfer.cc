@@ -58,7 +58,7 @@ void LocalCommunicator::do_transfer(Stream& stream, std::span<const Transfer> tr
     throw;
   }
   if (link_ == nullptr || transfers.empty()) return;
-  link_->complete(through, std::max(bytes_out, bytes_in), state_->ended());
+  link_->complete(through, state_->ended());
   state_->throw_if_ended();
 }
 

@@ -37,7 +37,6 @@ class NcclWorld : public World {
     status_ = std::move(status);
   }
   std::vector<std::string> standings() override { return base_.standings(); }
-  std::optional<NetworkStatistics> network_statistics() const override { return base_.network_statistics(); }
 
  private:
   std::string status() const {

@@ -1,0 +1,97 @@
+#include "weft/base/file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "weft/base/error.h"
+
+namespace weft {
+
+std::string read_file(const std::filesystem::path& file) {
+  std::error_code error;  // what cannot be looked at cannot be opened either
+  if (std::filesystem::is_directory(file, error)) throw UserError("{} is a directory, not a file", file.string());
+  std::ifstream in(file, std::ios::binary);
+  if (!in) throw UserError("cannot read {}: {}", file.string(), std::strerror(errno));
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void write_file_atomically(const std::filesystem::path& file, std::string_view bytes) {
+  NewFile out(file);
+  out.write(std::as_bytes(std::span(bytes)));
+  out.commit();
+}
+
+NewFile::NewFile(const std::filesystem::path& file)
+    : file_(file.string()), temporary_(fmt::format("{}.tmp-{}", file_, ::getpid())) {
+  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd_ < 0) fail("open");
+}
+
+NewFile::~NewFile() {
+  if (fd_ >= 0) ::close(fd_);
+  if (!committed_) ::unlink(temporary_.c_str());
+}
+
+void NewFile::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd_, bytes.data(), std::min<std::size_t>(bytes.size(), std::size_t{1} << 30));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail("write");
+    bytes = bytes.subspan(static_cast<std::size_t>(n));
+  }
+}
+
+void NewFile::sync() {
+  if (::fsync(fd_) != 0) fail("fsync");
+}
+
+void NewFile::commit() {
+  sync();
+  if (::close(std::exchange(fd_, -1)) != 0) fail("close");
+  if (::rename(temporary_.c_str(), file_.c_str()) != 0) fail("rename");
+  committed_ = true;
+}
+
+void NewFile::fail(const char* what) const {
+  throw RunError("cannot write {}: {}: {}", file_, what, std::strerror(errno));
+}
+
+MappedFile::MappedFile(const std::filesystem::path& file) {
+  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) throw UserError("cannot read {}: {}", file.string(), std::strerror(errno));
+  struct stat status {};
+  if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(fd);
+    throw UserError("cannot read {}: not a regular file", file.string());
+  }
+  size_ = static_cast<std::size_t>(status.st_size);
+  void* const mapped = size_ > 0 ? ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd, 0) : nullptr;
+  const int error = errno;
+  ::close(fd);
+  if (mapped == MAP_FAILED) throw RunError("cannot map {}: {}", file.string(), std::strerror(error));
+  data_ = static_cast<const std::byte*>(mapped);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+void forget_pages(std::span<const std::byte> bytes) {
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  // Only pages that hold nothing else.
+  const auto begin = (reinterpret_cast<std::uintptr_t>(bytes.data()) + page - 1) / page * page;
+  const auto end = (reinterpret_cast<std::uintptr_t>(bytes.data()) + bytes.size()) / page * page;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+}  // namespace weft

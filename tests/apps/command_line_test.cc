@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 
 #include "tests/apps/weft_process.h"
-#include "weft/base/json.h"
+#include "weft/base/file.h"
 
 namespace weft {
 namespace {

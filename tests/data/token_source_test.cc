@@ -125,6 +125,19 @@ TEST(MegatronSource, BlendWithoutWeightsReadsOneEpoch) {
               HasSubstr("2 data sets without weights, which hold 98 samples in one epoch, but the run needs 1000"));
 }
 
+TEST(MegatronSource, SplitsMayHaveFilesOfTheirOwn) {
+  const TemporaryFolder folder;
+  auto options = options_for({});
+  options.split_paths[0] = {write_counting(folder, "a", 20, 0)};
+  options.split_paths[1] = {"1.0", write_counting(folder, "b", 5, 10000)};
+  const DataSplits splits = open_megatron_data(options);
+  ASSERT_TRUE(splits.train && splits.valid && !splits.test);
+  EXPECT_THAT(splits.train->identity(), HasSubstr("documents 0-20"));
+  EXPECT_THAT(splits.valid->identity(), HasSubstr("documents 0-5"));
+  options.data_path = {folder.file("a")};
+  EXPECT_THAT(message_of<UserError>([&] { open_megatron_data(options); }), HasSubstr("exclude each other"));
+}
+
 TEST(MegatronSource, DataPathsAreParsed) {
   EXPECT_TRUE(parse_data_path({"p"}).weights.empty());
   EXPECT_THAT(parse_data_path({"p", "q"}).prefixes, ElementsAre("p", "q"));
@@ -152,6 +165,19 @@ TEST(MegatronSource, ErrorsNameTheSplit) {
   splits.train->sample_batch(end - 1, 1);
   EXPECT_THAT(message_of<UserError>([&] { splits.train->sample_batch(end - 1, 2); }),
               HasSubstr(fmt::format("the data end at sample {}, but sample {} is wanted", end, end)));
+}
+
+TEST(MegatronSource, PaddedLabelsAreNotCounted) {
+  const TemporaryFolder folder;
+  auto options = options_for({});
+  options.split_paths[1] = {write_counting(folder, "a", 1, 100)};  // 20 tokens, 19 steps, samples of 8
+  options.samples = {0, 3, 0};
+  options.drop_last_partial_validation = false;
+  const DataSplits splits = open_megatron_data(options);
+  ASSERT_EQ(splits.valid->samples(), 3 + 2) << "two epochs of 20 tokens";
+  const MicroBatch batch = splits.valid->sample_batch(0, 5);
+  EXPECT_EQ(std::count(batch.labels.begin(), batch.labels.end(), -1), 5 * 8 - 39);
+  EXPECT_EQ(std::count_if(batch.tokens.begin(), batch.tokens.end(), [](auto t) { return t < 0; }), 0);
 }
 
 TEST(MockSource, IsLearnable) {

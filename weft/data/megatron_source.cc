@@ -1,7 +1,9 @@
 #include "weft/data/megatron_source.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
+#include <numeric>
 
 #include "weft/base/error.h"
 #include "weft/base/text.h"
@@ -112,6 +114,41 @@ std::unique_ptr<TokenSource>& slot(DataSplits& splits, Split split) {
   return split == Split::train ? splits.train : split == Split::valid ? splits.valid : splits.test;
 }
 
+OrderOptions order_options(const MegatronDataOptions& options, Split split) {
+  return {.seq_length = options.seq_length,
+          .seed = options.seed,
+          .samples = std::nullopt,
+          .drop_last_partial = split != Split::valid || options.drop_last_partial_validation};
+}
+
+// `wanted`: the one split to open, with all documents; absent: all of them, divided by options.split.
+void open_path(DataSplits& result, const MegatronDataOptions& options, const std::vector<std::string>& words,
+               std::optional<Split> wanted) {
+  DataPath path = parse_data_path(words);
+  if (wanted && path.prefixes.size() == 1) path.weights.clear();  // as in Megatron: nothing to weigh
+  std::vector<SharedDocuments> documents;
+  for (const std::string& prefix : path.prefixes) {
+    documents.push_back(std::make_shared<IndexedDataset>(prefix, options.vocabulary_size));
+  }
+  for (Split split : all_splits) {
+    const std::int64_t samples = options.samples[static_cast<std::size_t>(split)];
+    if (samples == 0 || (wanted && *wanted != split)) continue;
+    std::vector<Part> parts;
+    for (std::size_t i = 0; i < documents.size(); ++i) {
+      DocumentRange range{0, documents[i]->count()};
+      std::string name = path.prefixes[i];
+      if (!wanted) {
+        const auto share = split_documents(parse_split(options.split), range.end)[static_cast<std::size_t>(split)];
+        if (!share) continue;
+        range = *share;
+        name = fmt::format("the {} part of {} (--split {})", name_of(split), name, options.split);
+      }
+      parts.push_back({documents[i], range, name});
+    }
+    if (!parts.empty()) slot(result, split) = open_split(parts, path.weights, order_options(options, split), samples);
+  }
+}
+
 }  // namespace
 
 DataPath parse_data_path(const std::vector<std::string>& words) {
@@ -144,25 +181,19 @@ DataPath parse_data_path(const std::vector<std::string>& words) {
 }
 
 DataSplits open_megatron_data(const MegatronDataOptions& options) {
-  const DataPath path = parse_data_path(options.data_path);
-  std::vector<SharedDocuments> documents;
-  for (const std::string& prefix : path.prefixes) {
-    documents.push_back(std::make_shared<IndexedDataset>(prefix, options.vocabulary_size));
-  }
-  const auto shares = parse_split(options.split);
-  const OrderOptions order{.seq_length = options.seq_length, .seed = options.seed, .samples = std::nullopt};
   DataSplits result;
+  const bool by_split = std::any_of(options.split_paths.begin(), options.split_paths.end(),
+                                    [](const auto& words) { return !words.empty(); });
+  if (by_split && !options.data_path.empty()) {
+    throw UserError("--data-path and --train-data-path/--valid-data-path/--test-data-path exclude each other");
+  }
+  if (!by_split) {
+    open_path(result, options, options.data_path, std::nullopt);
+    return result;
+  }
   for (Split split : all_splits) {
-    const std::int64_t samples = options.samples[static_cast<std::size_t>(split)];
-    if (samples == 0) continue;
-    std::vector<Part> parts;
-    for (std::size_t i = 0; i < documents.size(); ++i) {
-      const auto range = split_documents(shares, documents[i]->count())[static_cast<std::size_t>(split)];
-      if (!range) continue;
-      parts.push_back({documents[i], *range,
-                       fmt::format("the {} part of {} (--split {})", name_of(split), path.prefixes[i], options.split)});
-    }
-    if (!parts.empty()) slot(result, split) = open_split(parts, path.weights, order, samples);
+    const auto& words = options.split_paths[static_cast<std::size_t>(split)];
+    if (!words.empty()) open_path(result, options, words, split);
   }
   return result;
 }

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,13 +21,18 @@ struct DataPath {
 DataPath parse_data_path(const std::vector<std::string>& words);
 
 struct MegatronDataOptions {
+  // All splits from the same files, divided by `split` ...
   std::vector<std::string> data_path;
   std::string split = "969,30,1";
+  // ... or files of their own for each split (--train-data-path, --valid-data-path, --test-data-path).
+  std::array<std::vector<std::string>, 3> split_paths;
+
   std::int64_t seq_length = 0;
   std::int64_t vocabulary_size = 0;
   std::uint32_t seed = 1234;
-  // Samples that the run will read of train, valid, test. Nothing is opened for a split with none.
+  // Samples that the run will read of train, valid, test (split_samples()). Nothing is opened for a split with none.
   std::array<std::int64_t, 3> samples{};
+  bool drop_last_partial_validation = true;
 };
 
 DataSplits open_megatron_data(const MegatronDataOptions& options);

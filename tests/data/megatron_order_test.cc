@@ -93,11 +93,6 @@ TEST(MegatronOrder, BadSplitsAreExplained) {
   EXPECT_THAT(message_of<UserError>([] { parse_split("0,0,0"); }), HasSubstr("all shares are zero"));
 }
 
-TEST(MegatronOrder, SampleCountsOfARun) {
-  EXPECT_THAT(split_samples(1000, 300, 10, 8), ElementsAre(8000, 4 * 80, 80));
-  EXPECT_THAT(split_samples(1000, 0, 10, 8), ElementsAre(8000, 0, 80));
-}
-
 struct Expected {
   std::int64_t epochs;
   bool separate;
@@ -186,22 +181,6 @@ TEST(MegatronOrder, SamplesOverlapByOneToken) {
   EXPECT_THAT(window, ElementsAre(704, 705, 200, 201, 202));
   order.read(documents, 2, window);  // stream sample 2
   EXPECT_THAT(window, ElementsAre(202, 203, 204, 205, 206));
-}
-
-TEST(MegatronOrder, PartialLastSampleIsPadded) {
-  const PlainDocuments documents({5, 2});
-  const OrderOptions options{.seq_length = 4, .seed = 5, .samples = std::nullopt, .drop_last_partial = false};
-  const MegatronOrder order(documents, {0, 2}, options, "two");
-  ASSERT_EQ(order.samples(), 2);  // 6 steps: one whole sample and a half
-  int padding = 0, tokens = 0;
-  std::vector<std::int32_t> window(5);
-  for (std::int64_t i = 0; i < 2; ++i) {
-    order.read(documents, i, window);
-    padding += static_cast<int>(std::count(window.begin(), window.end(), -1));
-    tokens += static_cast<int>(std::count_if(window.begin(), window.end(), [](auto t) { return t >= 0; }));
-  }
-  EXPECT_EQ(padding, 2);
-  EXPECT_EQ(tokens, 8);  // 7 tokens, one of them twice
 }
 
 TEST(MegatronOrder, TooLittleDataIsExplained) {

@@ -167,19 +167,6 @@ TEST(MegatronSource, ErrorsNameTheSplit) {
               HasSubstr(fmt::format("the data end at sample {}, but sample {} is wanted", end, end)));
 }
 
-TEST(MegatronSource, PaddedLabelsAreNotCounted) {
-  const TemporaryFolder folder;
-  auto options = options_for({});
-  options.split_paths[1] = {write_counting(folder, "a", 1, 100)};  // 20 tokens, 19 steps, samples of 8
-  options.samples = {0, 3, 0};
-  options.drop_last_partial_validation = false;
-  const DataSplits splits = open_megatron_data(options);
-  ASSERT_EQ(splits.valid->samples(), 3 + 2) << "two epochs of 20 tokens";
-  const MicroBatch batch = splits.valid->sample_batch(0, 5);
-  EXPECT_EQ(std::count(batch.labels.begin(), batch.labels.end(), -1), 5 * 8 - 39);
-  EXPECT_EQ(std::count_if(batch.tokens.begin(), batch.tokens.end(), [](auto t) { return t < 0; }), 0);
-}
-
 TEST(MockSource, IsLearnable) {
   MockDataOptions options;
   options.seq_length = 64;

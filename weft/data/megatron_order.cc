@@ -54,13 +54,6 @@ std::array<std::optional<DocumentRange>, 3> split_documents(std::array<double, 3
   return ranges;
 }
 
-std::array<std::int64_t, 3> split_samples(std::int64_t train_iterations, std::int64_t eval_interval,
-                                          std::int64_t eval_iterations, std::int64_t global_batch_size) {
-  const std::int64_t evaluations = eval_interval > 0 ? train_iterations / eval_interval + 1 : 0;
-  return {train_iterations * global_batch_size, evaluations * eval_iterations * global_batch_size,
-          eval_iterations * global_batch_size};
-}
-
 namespace {
 
 // The documents of `range`, `epochs` times, shuffled together.
@@ -109,13 +102,7 @@ MegatronOrder::MegatronOrder(const Documents& documents, DocumentRange range, co
   for (std::size_t i = 0; i < ends_.size(); ++i) ends_[i] = end += documents.length(document_index_[i]);
 
   const std::int64_t advances = epochs_ * epoch_tokens - 1;  // tokens that have a successor
-  std::int64_t count = advances / seq_length_;
-  if (!options.drop_last_partial) {
-    // Megatron divides in float, which loses samples above 2^24 tokens; the same count is the same shuffle. It may not
-    // invent samples, though.
-    const float quotient = static_cast<float>(advances) / static_cast<float>(seq_length_);
-    count = std::min(static_cast<std::int64_t>(std::ceil(quotient)), (advances + seq_length_ - 1) / seq_length_);
-  }
+  const std::int64_t count = advances / seq_length_;         // what does not fill a sample is dropped
   if (count < 1) {
     throw UserError("{} has {} tokens: too few for one sample of {} + 1; use a smaller --seq-length, or more data",
                     name, epoch_tokens, seq_length_);
@@ -142,7 +129,7 @@ void MegatronOrder::read(const Documents& documents, std::int64_t index, std::sp
   WEFT_CHECK(index >= 0 && index < samples(), "sample {} of {}", index, samples());
   WEFT_CHECK(static_cast<std::int64_t>(window.size()) == seq_length_ + 1, "a window of {}", window.size());
   auto [at, offset] = start(shuffle_[static_cast<std::size_t>(index)]);
-  while (!window.empty() && at < static_cast<std::int64_t>(document_index_.size())) {
+  while (!window.empty()) {
     const std::int64_t document = document_index_[static_cast<std::size_t>(at)];
     const auto here = std::min(window.size(), static_cast<std::size_t>(documents.length(document) - offset));
     documents.read(document, offset, window.first(here));
@@ -150,7 +137,6 @@ void MegatronOrder::read(const Documents& documents, std::int64_t index, std::sp
     offset = 0;
     ++at;
   }
-  std::fill(window.begin(), window.end(), -1);
 }
 
 std::vector<double> normalize_weights(std::span<const double> weights) {

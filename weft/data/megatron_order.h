@@ -37,17 +37,11 @@ std::array<double, 3> parse_split(std::string_view text);
 // Boundaries are rounded half to even. Absent (nullopt): the split's share is zero.
 std::array<std::optional<DocumentRange>, 3> split_documents(std::array<double, 3> shares, std::int64_t documents);
 
-// How many samples Megatron draws for train, valid and test. eval_interval 0: no evaluation.
-std::array<std::int64_t, 3> split_samples(std::int64_t train_iterations, std::int64_t eval_interval,
-                                          std::int64_t eval_iterations, std::int64_t global_batch_size);
-
 struct OrderOptions {
   std::int64_t seq_length = 0;
   std::uint32_t seed = 1234;
   // At least this many samples; absent: what one epoch holds.
   std::optional<std::int64_t> samples;
-  // The last tokens of the stream that do not fill a sample are dropped; else they are a sample padded with -1.
-  bool drop_last_partial = true;
 };
 
 class MegatronOrder {
@@ -59,7 +53,7 @@ class MegatronOrder {
   std::int64_t epochs() const { return epochs_; }
   bool separate_final_epoch() const { return separate_; }
 
-  // The seq_length + 1 tokens of sample `index`; -1 behind the end of the stream (drop_last_partial == false).
+  // The seq_length + 1 tokens of sample `index`.
   void read(const Documents& documents, std::int64_t index, std::span<std::int32_t> window) const;
 
   // Where stream sample k begins: an index into document_index() and a token offset in that document.

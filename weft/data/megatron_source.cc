@@ -114,18 +114,12 @@ std::unique_ptr<TokenSource>& slot(DataSplits& splits, Split split) {
   return split == Split::train ? splits.train : split == Split::valid ? splits.valid : splits.test;
 }
 
-OrderOptions order_options(const MegatronDataOptions& options, Split split) {
-  return {.seq_length = options.seq_length,
-          .seed = options.seed,
-          .samples = std::nullopt,
-          .drop_last_partial = split != Split::valid || options.drop_last_partial_validation};
-}
-
 // `wanted`: the one split to open, with all documents; absent: all of them, divided by options.split.
 void open_path(DataSplits& result, const MegatronDataOptions& options, const std::vector<std::string>& words,
                std::optional<Split> wanted) {
   DataPath path = parse_data_path(words);
   if (wanted && path.prefixes.size() == 1) path.weights.clear();  // as in Megatron: nothing to weigh
+  const OrderOptions order{.seq_length = options.seq_length, .seed = options.seed, .samples = std::nullopt};
   std::vector<SharedDocuments> documents;
   for (const std::string& prefix : path.prefixes) {
     documents.push_back(std::make_shared<IndexedDataset>(prefix, options.vocabulary_size));
@@ -145,7 +139,7 @@ void open_path(DataSplits& result, const MegatronDataOptions& options, const std
       }
       parts.push_back({documents[i], range, name});
     }
-    if (!parts.empty()) slot(result, split) = open_split(parts, path.weights, order_options(options, split), samples);
+    if (!parts.empty()) slot(result, split) = open_split(parts, path.weights, order, samples);
   }
 }
 

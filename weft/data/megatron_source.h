@@ -30,9 +30,8 @@ struct MegatronDataOptions {
   std::int64_t seq_length = 0;
   std::int64_t vocabulary_size = 0;
   std::uint32_t seed = 1234;
-  // Samples that the run will read of train, valid, test (split_samples()). Nothing is opened for a split with none.
+  // Samples that the run will read of train, valid, test. Nothing is opened for a split with none.
   std::array<std::int64_t, 3> samples{};
-  bool drop_last_partial_validation = true;
 };
 
 DataSplits open_megatron_data(const MegatronDataOptions& options);

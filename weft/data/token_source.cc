@@ -25,9 +25,7 @@ MicroBatch TokenSource::sample_batch(std::int64_t first_sample, int count) const
   std::vector<std::int32_t> window(static_cast<std::size_t>(length_) + 1);
   for (int i = 0; i < count; ++i) {
     read_sample(first_sample + i, window);
-    // Padding is a token like any other to the embedding, so it must be an id.
-    std::transform(window.begin(), window.end() - 1, result.tokens.begin() + i * length_,
-                   [](std::int32_t token) { return std::max(token, 0); });
+    std::copy(window.begin(), window.end() - 1, result.tokens.begin() + i * length_);
     std::copy(window.begin() + 1, window.end(), result.labels.begin() + i * length_);
   }
   return result;

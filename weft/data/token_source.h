@@ -34,7 +34,7 @@ class TokenSource {
   virtual std::string identity() const = 0;
 
  protected:
-  // The length + 1 tokens of one sample, -1 where there is none.
+  // The length + 1 tokens of one sample.
   virtual void read_sample(std::int64_t sample, std::span<std::int32_t> window) const = 0;
 
  private:

@@ -152,6 +152,10 @@ struct Module {
   std::vector<ParameterStates> states;                     // by TensorId; filled with the updates
 
   const Value& value(ValueId id) const { return values[id.index()]; }
+  // Numbered as plans do: `pieces`, then `updates`.
+  const Piece& piece(PieceId id) const {
+    return id.index() < pieces.size() ? pieces[id.index()] : updates[id.index() - pieces.size()];
+  }
 };
 
 }  // namespace weft

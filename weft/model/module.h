@@ -62,6 +62,7 @@ enum class Phase : std::uint8_t {
   reduce,           // once a step: gradients, the loss and the norm, summed over ranks
   update,           // once a step, after the last gradient
 };
+inline constexpr int phase_count = static_cast<int>(Phase::update) + 1;
 std::string_view name_of(Phase phase);
 
 // What a piece's code sees: tensors for its uses, the table, a stream.
@@ -100,7 +101,7 @@ struct PieceCode {
 
 // A queue of nodes on a rank; a stream or a thread. Lanes that communicate carry no arithmetic.
 enum class Lane : std::uint8_t { compute, exchange, tensor, gather, reduce, pipe, update };
-inline constexpr int lane_count = 7;
+inline constexpr int lane_count = static_cast<int>(Lane::update) + 1;
 std::string_view name_of(Lane lane);
 
 // Where a piece stands in the model: also its name in plans, traces and errors.
@@ -130,7 +131,7 @@ struct ParameterStates {
 
 // The router's losses, by their place in Module::router_losses.
 enum class RouterLoss : std::uint8_t { aux, sequence_aux, global_aux, z };
-inline constexpr int router_loss_count = 4;
+inline constexpr int router_loss_count = static_cast<int>(RouterLoss::z) + 1;
 
 struct Module {
   std::vector<Value> values;

@@ -25,7 +25,11 @@ Edges derive_edges(const Plan& plan);
 
 // The last node of every lane among some nodes; -1: none. Lanes run in order, so waiting for these is waiting for all.
 using LaneMarks = std::array<std::int32_t, lane_count>;
-inline constexpr LaneMarks no_marks = {-1, -1, -1, -1, -1, -1, -1};
+inline constexpr LaneMarks no_marks = [] {
+  LaneMarks marks{};
+  marks.fill(-1);
+  return marks;
+}();
 inline void join(LaneMarks& marks, const LaneMarks& other) {
   for (std::size_t lane = 0; lane < marks.size(); ++lane) marks[lane] = std::max(marks[lane], other[lane]);
 }

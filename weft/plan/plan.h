@@ -37,7 +37,6 @@ struct PieceInfo {
   int unit = 0;
   std::uint8_t phases = 0;  // bit 1 << phase: the piece has it; 0: not known
 };
-inline constexpr int phase_count = 6;
 
 // What a node's communication is, the same on all ranks of the group.
 struct NodeCollective {

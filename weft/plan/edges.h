@@ -40,8 +40,8 @@ inline bool passed(const LaneMarks& marks, const LaneMarks& now) {
   return true;
 }
 
-// The edges as a lane sees them: for every node, the last node of every other lane that it waits for. One pass, without
-// a list of edges.
+// The same edges as a lane sees them: for every node, the last node of every other lane that it waits for. Without a list
+// of edges.
 std::vector<LaneMarks> lane_waits(const Plan& plan);
 
 // What is known to be done when a node begins: what its lane knew before, what it waits for, and what those knew. Ask

@@ -16,6 +16,7 @@ class Sums {
  public:
   Sums& sum(const std::string& group, Lane lane, const std::string& value) {
     const BufferId buffer = buffer_of(value);
+    plan.values[buffer.index()].summed_over = group;
     Node node = new_node("sum " + value, lane);
     plan.uses.push_back({buffer, Access::write, -1});
     node.uses = 1;

@@ -82,7 +82,8 @@ TEST(PlanJson, says_where_every_buffer_lies_and_how_it_is_used) {
     EXPECT_EQ(buffer["offset"], s.memory.offset[b]);
     EXPECT_EQ(buffer["first_node"], s.memory.lifetimes[b].first);
     EXPECT_EQ(buffer["last_node"], s.memory.lifetimes[b].last);
-    EXPECT_EQ(buffer["summed_over_ranks"], value.summed_over_ranks);
+    EXPECT_EQ(buffer["summed_over"], value.summed_over);
+    EXPECT_EQ(buffer["first_summed_row"], value.first_summed_row);
   }
   for (std::size_t i = 0; i < s.plan.nodes.size(); ++i) {
     const auto uses = s.plan.uses_of(s.plan.nodes[i]);

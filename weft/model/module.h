@@ -43,8 +43,11 @@ struct Value {
   std::function<void(double* out)> fill = {};  // of constants, row-major
   ValueId running = {}, initial = {};  // of `before`: the running value, and the constant before the first block
   double in_use = 1;                   // share of its rows used on average: routed values have room for the worst case
-  bool summed_over_ranks = false;      // must be reduced over ranks once a step, behind its last contribution
-  bool read_by_host = false;           // after the step; nothing in the plan needs to read it
+  // A group of ranks that the value is summed over, from that row on, by one all_reduce: in place behind its last
+  // contribution, or out of another value. Empty: each rank has its own.
+  std::string summed_over = {};
+  std::int64_t first_summed_row = 0;
+  bool read_by_host = false;  // after the step; nothing in the plan needs to read it
 };
 
 enum class Access : std::uint8_t { read, write, add };

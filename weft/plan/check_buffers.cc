@@ -70,10 +70,11 @@ class Walk {
         read(self, use, buffer, state);
       } else if (use.access == Access::add) {
         add(self, use, buffer, state);
-      } else if (reduces(plan_, own, use.buffer)) {
+      } else if (const NodeCollective* sum = sum_into(plan_, own, use.buffer); sum && sum->send == use.buffer) {
         reduce(self, use, buffer, state);
       } else {
         write(self, use, buffer, state);
+        if (sum) state.reducer = self;
       }
     }
     last_of_[place_of(own)] = self;
@@ -99,7 +100,7 @@ class Walk {
     } else if (state.contributions < buffer.contributions) {
       faults_.add({self, state.writer}, fmt::format("{} is read after {} of its {} contributions", name(use.buffer),
                                                     state.contributions, buffer.contributions));
-    } else if (once && !state.reducer.valid() && plan_.value_of(use.buffer).summed_over_ranks) {
+    } else if (once && !state.reducer.valid() && !plan_.value_of(use.buffer).summed_over.empty()) {
       faults_.add({self, state.writer}, fmt::format("{} is read before it is reduced", name(use.buffer)));
     }
     state.read = true;
@@ -132,12 +133,8 @@ class Walk {
     } else if (!state.writer.valid()) {
       faults_.add({self}, fmt::format("{} is reduced before it is computed", name(use.buffer)));
     }
-    if (state.storage == Storage::gradient) {
-      if (!plan_.value_of(use.buffer).summed_over_ranks)
-        faults_.add({self}, fmt::format("{} is reduced, but each rank has a gradient of its own", name(use.buffer)));
-      if (state.read)
-        faults_.add({self, state.reader}, fmt::format("{} is read before it is reduced", name(use.buffer)));
-    }
+    if (state.storage == Storage::gradient && state.read)
+      faults_.add({self, state.reader}, fmt::format("{} is read before it is reduced", name(use.buffer)));
     state.reducer = state.writer = self;
   }
 
@@ -211,7 +208,7 @@ class Walk {
     if (state.contributions < buffer.contributions)
       faults_.add({state.writer}, fmt::format("{} gets {} contributions and needs {}", name(id), state.contributions,
                                               buffer.contributions));
-    if ((has_updates_ || evaluates_) && plan_.value_of(id).summed_over_ranks && !state.reducer.valid())
+    if ((has_updates_ || evaluates_) && !plan_.value_of(id).summed_over.empty() && !state.reducer.valid())
       faults_.add({state.writer}, fmt::format("{} is never reduced over ranks", name(id)));
     if (!has_updates_) return;
     if (state.storage == Storage::step && state.writer.valid() && !state.read && !plan_.value_of(id).read_by_host)
@@ -248,10 +245,10 @@ class Walk {
 
 }  // namespace
 
-bool reduces(const Plan& plan, const Node& node, BufferId buffer) {
+const NodeCollective* sum_into(const Plan& plan, const Node& node, BufferId buffer) {
   for (const NodeCollective& c : plan.collectives_of(node))
-    if (c.kind == CollectiveKind::all_reduce && c.receive == buffer && c.send == buffer) return true;
-  return false;
+    if (c.kind == CollectiveKind::all_reduce && c.receive == buffer) return &c;
+  return nullptr;
 }
 
 void check_buffers(const Plan& plan, FaultList& faults) { Walk(plan, faults).run(); }

@@ -182,6 +182,13 @@ void check_collectives(const Plan& plan, FaultList& faults) {
         if (!(send.shape == receive.shape)) fault(fmt::format("{} has another shape", plan.name_of(c.receive)));
         if (c.first_row < 0 || (c.first_row > 0 && c.first_row >= send.shape[0]))
           fault(fmt::format("begins with row {} of {}", c.first_row, to_text(send.shape)));
+        const std::string& group = plan.groups[static_cast<std::size_t>(c.group)];
+        if (receive.summed_over.empty()) {
+          fault(fmt::format("each rank has its own {}", plan.name_of(c.receive)));
+        } else if (group != receive.summed_over || c.first_row != receive.first_summed_row) {
+          fault(fmt::format("goes over '{}' from row {}, but {} is summed over '{}' from row {}", group, c.first_row,
+                            plan.name_of(c.receive), receive.summed_over, receive.first_summed_row));
+        }
         continue;
       }
       if (!c.send_counts.valid() && !c.receive_counts.valid()) {

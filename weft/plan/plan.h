@@ -24,8 +24,9 @@ struct ValueInfo {  // what a module's value is, once for all its buffers
   DType dtype = DType::f32;
   Shape shape;
   std::int64_t bytes = 0;
-  TensorId tensor;                 // of weights, gradients and states
-  bool summed_over_ranks = false;  // must be reduced once a step, behind its last contribution
+  TensorId tensor = {};          // of weights, gradients and states
+  std::string summed_over = {};  // a group of ranks: must be reduced over it, behind its last contribution
+  std::int64_t first_summed_row = 0;
   bool read_by_host = false;
   bool expert = false;   // of an expert's tensor: other ranks may hold other experts
   bool running = false;  // a sum that goes on from one micro-batch to the next

@@ -71,7 +71,8 @@ Json to_json(const Plan& plan, const MemoryPlan& memory) {
                                {"bytes", v.bytes},
                                {"offset", memory.offset[i]},
                                {"contributions", plan.buffers[i].contributions},
-                               {"summed_over_ranks", v.summed_over_ranks},
+                               {"summed_over", v.summed_over},
+                               {"first_summed_row", v.first_summed_row},
                                {"first_node", memory.lifetimes[i].first},
                                {"last_node", memory.lifetimes[i].last}});
   }

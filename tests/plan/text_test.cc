@@ -72,6 +72,7 @@ TEST(PlanJson, says_what_every_collective_carries) {
 
 TEST(PlanJson, says_where_every_buffer_lies_and_how_it_is_used) {
   const Sample s = sample();
+  EXPECT_EQ(s.json["kind"], "train");
   EXPECT_EQ(s.json["memory"]["arena"], s.memory.arena);
   EXPECT_EQ(s.json["groups"].get<std::vector<std::string>>(), s.plan.groups);
   for (std::size_t b = 0; b < s.plan.buffers.size(); ++b) {

@@ -29,8 +29,6 @@ class Walk {
     }
     for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
       const Node& node = plan.nodes[i];
-      has_updates_ |= node.phase == Phase::update;
-      evaluates_ |= node.phase == Phase::evaluate;
       if (node.micro_batch >= 0) continue;
       for (const BufferUse& use : plan.uses_of(node))
         if (use.access == Access::write && states_[use.buffer.index()].storage == Storage::step)
@@ -208,9 +206,9 @@ class Walk {
     if (state.contributions < buffer.contributions)
       faults_.add({state.writer}, fmt::format("{} gets {} contributions and needs {}", name(id), state.contributions,
                                               buffer.contributions));
-    if ((has_updates_ || evaluates_) && !plan_.value_of(id).summed_over.empty() && !state.reducer.valid())
+    if (has_phase(plan_.kind, Phase::reduce) && !plan_.value_of(id).summed_over.empty() && !state.reducer.valid())
       faults_.add({state.writer}, fmt::format("{} is never reduced over ranks", name(id)));
-    if (!has_updates_) return;
+    if (plan_.kind != PlanKind::train) return;
     if (state.storage == Storage::step && state.writer.valid() && !state.read && !plan_.value_of(id).read_by_host)
       faults_.add({state.writer}, fmt::format("{} is computed and never used", name(id)));
     if (state.storage == Storage::activation && state.written && !state.read)
@@ -221,7 +219,7 @@ class Walk {
 
   // A tensor that gets a gradient is updated.
   void check_updates() {
-    if (!has_updates_) return;
+    if (plan_.kind != PlanKind::train) return;
     std::map<TensorId, BufferId> gradients;
     for (std::size_t i = 0; i < states_.size(); ++i)
       if (states_[i].storage == Storage::gradient) gradients[plan_.value_of(buffer_id(i)).tensor] = buffer_id(i);
@@ -240,7 +238,6 @@ class Walk {
   std::map<BufferId, std::map<std::size_t, NodeId>> step_writers_;  // nodes that run once a step, by place_of
   std::vector<NodeId> last_of_;                                     // of each piece and phase, by place_of
   std::map<ValueId, std::set<std::int32_t>> running_;  // sums that run on: the first micro-batches of their blocks
-  bool has_updates_ = false, evaluates_ = false;
 };
 
 }  // namespace

@@ -109,28 +109,29 @@ void check_indices(const Plan& plan, FaultList& faults) {
 }
 
 void check_nodes(const Plan& plan, FaultList& faults) {
-  // Every phase that the plan has at all, of every piece that has it: once in every micro-batch, or once a step.
+  // Every phase that plans of this kind have, of every piece that has it: once in every micro-batch, or once a step.
   const auto M = static_cast<std::size_t>(plan.micro_batches);
   const auto once_a_step = [](Phase phase) { return phase == Phase::reduce || phase == Phase::update; };
-  unsigned in_use = 0;
   std::vector<NodeId> seen(plan.pieces.size() * phase_count * M);
   const auto place = [&](std::size_t piece, Phase phase, std::size_t m) -> NodeId& {
     return seen[(piece * phase_count + static_cast<std::size_t>(phase)) * M + m];
   };
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
     const Node& node = plan.nodes[i];
-    in_use |= 1u << static_cast<unsigned>(node.phase);
     NodeId& other = place(node.piece.index(), node.phase, static_cast<std::size_t>(std::max(0, node.micro_batch)));
     if (other.valid()) faults.add({node_id(i), other}, fmt::format("{} is there twice", plan.name_of(node)));
     other = node_id(i);
     const unsigned phases = plan.pieces[node.piece.index()].phases;
     if (phases != 0 && (phases >> static_cast<unsigned>(node.phase) & 1u) == 0)
       faults.add({node_id(i)}, fmt::format("{} has no code", plan.name_of(node)));
+    if (!has_phase(plan.kind, node.phase))
+      faults.add({node_id(i)},
+                 fmt::format("{} has no place in a plan of kind {}", plan.name_of(node), name_of(plan.kind)));
   }
   for (std::size_t piece = 0; piece < plan.pieces.size(); ++piece)
     for (int p = 0; p < phase_count; ++p) {
       const auto phase = static_cast<Phase>(p);
-      if ((plan.pieces[piece].phases & in_use & (1u << p)) == 0) continue;
+      if (!has_phase(plan.kind, phase) || (plan.pieces[piece].phases & (1u << p)) == 0) continue;
       // A node of the step may also stand in every micro-batch; which one it is, its nodes say.
       const bool step = once_a_step(phase) &&
                         std::none_of(&place(piece, phase, 0), &place(piece, phase, 0) + M,

@@ -105,8 +105,7 @@ class RankCheck {
   // group which its value names, check_plan has seen.
   void check_reductions(std::size_t kind) {
     const Plan& plan = plan_of(kind);
-    if (std::none_of(plan.nodes.begin(), plan.nodes.end(), [](const Node& n) { return n.phase == Phase::update; }))
-      return;
+    if (plan.kind != PlanKind::train) return;
     for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
       const BufferId buffer(static_cast<std::int64_t>(i));
       const ValueInfo& value = plan.value_of(buffer);

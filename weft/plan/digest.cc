@@ -25,6 +25,7 @@ class Digest {
 
 std::uint64_t digest_of(const Plan& plan) {
   Digest d;
+  d.add(static_cast<std::int64_t>(plan.kind));
   d.add(plan.micro_batches);
   for (const ValueInfo& v : plan.values) {
     d.add(v.name);

@@ -18,6 +18,12 @@ namespace weft {
 enum class Storage : std::uint8_t { weight, gradient, state, step, constant, input, output, activation, scratch };
 std::string_view name_of(Storage storage);
 
+// gradients: a training step without its reductions and updates.
+enum class PlanKind : std::uint8_t { train, gradients, evaluate };
+std::string_view name_of(PlanKind kind);
+// Whether plans of that kind run the phase: every piece that has it, in every micro-batch or once a step.
+bool has_phase(PlanKind kind, Phase phase);
+
 struct ValueInfo {  // what a module's value is, once for all its buffers
   std::string name;
   Storage storage = Storage::activation;
@@ -79,6 +85,7 @@ struct Node {
 
 struct Plan {
   std::string pattern;
+  PlanKind kind = PlanKind::train;
   int micro_batches = 1;
   std::vector<ValueInfo> values;  // by ValueId of the module
   std::vector<PieceInfo> pieces;  // the module's pieces, then its updates

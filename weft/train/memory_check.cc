@@ -21,7 +21,7 @@ std::int64_t evaluation_bytes(const SessionOptions& options) {
   Module module = build_module(options.config, module_options(options));
   add_loss_reduction(module, options.ranks.gradients());
   PlanOptions evaluate;
-  evaluate.kind = PlanOptions::Kind::evaluate;
+  evaluate.kind = PlanKind::evaluate;
   return plan_memory(build_plan(module, evaluate)).arena;
 }
 

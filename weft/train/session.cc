@@ -48,7 +48,7 @@ ModuleOptions module_options(const SessionOptions& options) {
 
 PlanOptions plan_options(const SessionOptions& options) {
   PlanOptions plan;
-  plan.kind = options.updates ? PlanOptions::Kind::train : PlanOptions::Kind::gradients;
+  plan.kind = options.updates ? PlanKind::train : PlanKind::gradients;
   plan.micro_batches = options.micro_batches;
   plan.weave = options.ranks.weave;
   plan.delay_weight_gradients = options.ranks.delay_weight_gradients;
@@ -299,7 +299,7 @@ Session::Evaluation& Session::evaluation(std::int64_t batch, std::int64_t length
   made->module = build_module(options_.config, options);
   add_loss_reduction(made->module, options_.ranks.gradients());
   PlanOptions evaluate;
-  evaluate.kind = PlanOptions::Kind::evaluate;
+  evaluate.kind = PlanKind::evaluate;
   Plan plan = build_plan(made->module, evaluate);
   const MemoryPlan memory = plan_memory(plan);
   made->plan = prepare(made->module, std::move(plan), memory);

@@ -276,11 +276,15 @@ bool deadlock_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {
 
 // --- what a collective carries
 
-bool counts_not_exchanged(const GoodPlan& good, Dice& dice, Damage& d) {
-  const std::vector<std::size_t> nodes = find_nodes(good.plan, [&](const Node& node) {
-    const auto list = good.plan.collectives_of(node);
+std::vector<std::size_t> counted_exchanges(const Plan& plan) {
+  return find_nodes(plan, [&](const Node& node) {
+    const auto list = plan.collectives_of(node);
     return !list.empty() && list.front().send_counts.valid();
   });
+}
+
+bool counts_not_exchanged(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::vector<std::size_t> nodes = counted_exchanges(good.plan);
   if (nodes.empty()) return false;
   const std::size_t node = any(nodes, dice);
   std::vector<NodeCollective> list = collectives_of(good.plan, node);
@@ -290,6 +294,30 @@ bool counts_not_exchanged(const GoodPlan& good, Dice& dice, Damage& d) {
   set_collectives(d.plan, node, list);
   d.names = {name(good.plan, node)};
   d.says = {"were not exchanged"};
+  return true;
+}
+// On all ranks alike: what each sends is still what the other expects, but they are other rows.
+bool counts_swapped(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::vector<std::size_t> nodes = counted_exchanges(good.plan);
+  if (nodes.empty()) return false;
+  const std::size_t node = any(nodes, dice);
+  std::vector<NodeCollective> list = collectives_of(good.plan, node);
+  for (NodeCollective& c : list) std::swap(c.send_counts, c.receive_counts);
+  set_collectives(d.plan, node, list);
+  d.names = {name(good.plan, node), good.plan.name_of(list.back().send), good.plan.name_of(list.back().send_counts)};
+  d.says = {"do not lie by"};
+  return true;
+}
+bool counts_dropped(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::vector<std::size_t> nodes = counted_exchanges(good.plan);
+  if (nodes.empty()) return false;
+  const std::size_t node = any(nodes, dice);
+  std::vector<NodeCollective> list = collectives_of(good.plan, node);
+  NodeCollective& c = list[size(dice.below(list.size()))];
+  c.send_counts = c.receive_counts = {};
+  set_collectives(d.plan, node, list);
+  d.names = {name(good.plan, node), good.plan.name_of(c.send)};
+  d.says = {"in even parts"};
   return true;
 }
 bool sends_what_it_does_not_use(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -318,19 +346,21 @@ std::vector<DamageKind> of_ranks() {
       {"summed too early", summed_too_early, 40},
       {"gradient over another group", gradient_over_other_group, 40},
       {"loss over another group", loss_over_other_group, 40},
-      {"router losses over another group", router_losses_over_other_group, 10},
-      {"squares over another group", squares_over_other_group, 10},
-      {"statistics over another group", statistics_over_other_group, 10},
+      {"router losses over another group", router_losses_over_other_group, 30},
+      {"squares over another group", squares_over_other_group, 40},
+      {"statistics over another group", statistics_over_other_group, 15},
       {"summed from another row", summed_from_other_row, 40},
       {"gradient of other ranks", gradient_of_other_ranks, 40},
       {"sum of own values", sum_of_own_values, 40},
-      {"exchanged over another group", exchanged_over_other_group, 10},
+      {"exchanged over another group", exchanged_over_other_group, 30},
       {"sums swapped on one rank", sums_swapped_on_one_rank, 15},
       {"exchanges swapped on one rank", exchanges_swapped_on_one_rank, 8},
       {"size differs on one rank", size_differs_on_one_rank, 40},
       {"rows differ on one rank", rows_differ_on_one_rank, 40},
       {"deadlock by order of groups on one rank", deadlock_on_one_rank, 10},
       {"counts not exchanged", counts_not_exchanged, 10},
+      {"counts swapped", counts_swapped, 30},
+      {"counts dropped", counts_dropped, 30},
       {"sends what it does not use", sends_what_it_does_not_use, 40},
   };
 }

@@ -47,6 +47,7 @@ struct Value {
   // contribution, or out of another value. Empty: each rank has its own.
   std::string summed_over = {};
   std::int64_t first_summed_row = 0;
+  ValueId counts = {};        // of rows that travel between ranks: how many lie here for (or from) each peer
   bool read_by_host = false;  // after the step; nothing in the plan needs to read it
 };
 

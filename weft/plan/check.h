@@ -22,8 +22,8 @@ struct PlanFault {
 // share not reduced, or reduced twice, before its last contribution, over another group or from another row than it
 // says; a gradient no update uses, a weight updated twice, never, or read behind its update; step values out of the
 // order in which they are computed; a collective that sends or receives what its node does not use, or goes by counts
-// that were not exchanged; the final norm not between the layers and the head; work that was left to the next step and
-// comes too late there, or needs what is gone.
+// that were not exchanged or are not those of its rows; the final norm not between the layers and the head; work that
+// was left to the next step and comes too late there, or needs what is gone.
 // `whose`: for messages, such as "rank 3".
 std::vector<PlanFault> check_plan(const Plan& plan, const std::string& whose = {});
 

@@ -193,6 +193,7 @@ void check_collectives(const Plan& plan, FaultList& faults) {
         continue;
       }
       if (!c.send_counts.valid() && !c.receive_counts.valid()) {
+        if (send.counts.valid() || receive.counts.valid()) fault("goes in even parts, but its rows lie by counts");
         exchanged[c.send.index()] = {c.receive, c.group};
         continue;
       }
@@ -202,6 +203,9 @@ void check_collectives(const Plan& plan, FaultList& faults) {
       }
       for (BufferId counts : {c.send_counts, c.receive_counts})
         if (!has(counts, false)) fault(fmt::format("the node does not read {}", plan.name_of(counts)));
+      for (const auto& [rows, counts] : {std::pair(c.send, c.send_counts), std::pair(c.receive, c.receive_counts)})
+        if (plan.value_of(rows).counts != plan.buffers[counts.index()].value)
+          fault(fmt::format("the rows of {} do not lie by {}", plan.name_of(rows), plan.name_of(counts)));
       const auto came = [&](BufferId from, BufferId to) {
         return exchanged[from.index()].with == to && exchanged[from.index()].group == c.group;
       };

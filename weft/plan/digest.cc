@@ -31,7 +31,7 @@ std::uint64_t digest_of(const Plan& plan) {
     d.add(v.name);
     d.add(v.summed_over);
     for (std::int64_t word : {static_cast<std::int64_t>(v.storage), static_cast<std::int64_t>(v.dtype), v.bytes,
-                              v.first_summed_row, static_cast<std::int64_t>(v.expert)})
+                              v.first_summed_row, std::int64_t{v.counts.value}, static_cast<std::int64_t>(v.expert)})
       d.add(word);
     for (int dim = 0; dim < v.shape.dims(); ++dim) d.add(v.shape[dim]);
   }

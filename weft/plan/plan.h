@@ -33,6 +33,7 @@ struct ValueInfo {  // what a module's value is, once for all its buffers
   TensorId tensor = {};          // of weights, gradients and states
   std::string summed_over = {};  // a group of ranks: must be reduced over it, behind its last contribution
   std::int64_t first_summed_row = 0;
+  ValueId counts = {};  // of rows that travel between ranks: how many lie here for (or from) each peer
   bool read_by_host = false;
   bool expert = false;   // of an expert's tensor: other ranks may hold other experts
   bool running = false;  // a sum that goes on from one micro-batch to the next

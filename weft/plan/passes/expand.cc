@@ -54,7 +54,7 @@ class Expansion {
     for (const Value& v : module.values)
       plan_.values.push_back({v.name, storage_of(v.kind), v.dtype, v.shape,
                               v.shape.elements() * static_cast<std::int64_t>(size_of(v.dtype)), v.tensor, v.summed_over,
-                              v.first_summed_row, v.read_by_host,
+                              v.first_summed_row, v.counts, v.read_by_host,
                               v.tensor.valid() && module.parameters[v.tensor.index()].expert,
                               v.kind == ValueKind::running});
     for (const auto* list : {&module.pieces, &module.updates})

@@ -108,6 +108,9 @@ enum class Lane : std::uint8_t { compute, exchange, tensor, gather, reduce, pipe
 inline constexpr int lane_count = static_cast<int>(Lane::update) + 1;
 std::string_view name_of(Lane lane);
 
+// What a piece is of the main part or of an MTP depth. layers: and all that comes before them.
+enum class Part : std::uint8_t { layers, final_norm, head };
+
 // Where a piece stands in the model: also its name in plans, traces and errors.
 struct PiecePlace {
   int depth = 0;      // 0: main part; d: MTP depth d
@@ -115,6 +118,7 @@ struct PiecePlace {
   int unit = 0;       // what the scheduler pairs, counted over the whole module
   std::string layer;  // "main.3*", "embedding", "head"
   std::string piece;  // "mix", "route", "experts", ...
+  Part part = Part::layers;
 };
 
 struct Piece {

@@ -1,6 +1,5 @@
 // What holds for every node by itself, and which nodes there are.
 #include <algorithm>
-#include <string_view>
 
 #include "weft/plan/faults.h"
 #include "weft/plan/timeline.h"
@@ -13,54 +12,23 @@ bool in_range(std::int32_t first, std::int32_t count, std::size_t size) {
   return first >= 0 && count >= 0 && static_cast<std::size_t>(first) + static_cast<std::size_t>(count) <= size;
 }
 
-// Where a piece stands around a final norm: of the main part (0) or of an MTP depth.
-struct Standing {
-  enum class Part : std::uint8_t { other, layer, norm, head } part = Part::other;
-  int depth = 0;
-};
-
-Standing standing_of(std::string_view layer) {
-  using Part = Standing::Part;
-  Standing s;
-  if (layer.starts_with("main.")) return {Part::layer, 0};
-  if (layer.starts_with("mtp")) {
-    layer.remove_prefix(3);
-    while (!layer.empty() && layer.front() >= '0' && layer.front() <= '9') {
-      s.depth = 10 * s.depth + (layer.front() - '0');
-      layer.remove_prefix(1);
-    }
-    if (!layer.starts_with('.')) return {};
-    layer.remove_prefix(1);
-    s.part = Part::layer;
-  }
-  if (layer == "final_norm") s.part = Part::norm;
-  if (layer == "head") s.part = Part::head;
-  return s;
-}
-
 // In every micro-batch, of the main part and of every MTP depth: the layers, then their final norm, then their head,
 // which reads what that norm wrote.
 void check_final_norms(const Plan& plan, FaultList& faults) {
-  using Part = Standing::Part;
-  std::vector<Standing> standings;
   int depths = 0;
-  for (const PieceInfo& piece : plan.pieces) {
-    standings.push_back(standing_of(piece.layer));
-    depths = std::max(depths, standings.back().depth + 1);
-  }
-  if (std::none_of(standings.begin(), standings.end(), [](const Standing& s) { return s.part == Part::norm; })) return;
+  for (const PieceInfo& piece : plan.pieces) depths = std::max(depths, piece.depth + 1);
   std::vector<NodeId> norms(static_cast<std::size_t>(plan.micro_batches * depths));
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
     const Node& node = plan.nodes[i];
     if ((node.phase != Phase::forward && node.phase != Phase::evaluate) || node.micro_batch < 0) continue;
-    const Standing standing = standings[node.piece.index()];
-    NodeId& norm = norms[static_cast<std::size_t>(node.micro_batch * depths + standing.depth)];
-    if (standing.part == Part::norm) norm = node_id(i);
-    if (standing.part == Part::layer && norm.valid())
+    const PieceInfo& piece = plan.pieces[node.piece.index()];
+    NodeId& norm = norms[static_cast<std::size_t>(node.micro_batch * depths + piece.depth)];
+    if (piece.part == Part::final_norm) norm = node_id(i);
+    if (piece.part == Part::layers && norm.valid())
       faults.add({node_id(i), norm},
                  fmt::format("a layer of {} runs after the final norm",
-                             standing.depth == 0 ? "the main part" : fmt::format("MTP depth {}", standing.depth)));
-    if (standing.part != Part::head) continue;
+                             piece.depth == 0 ? "the main part" : fmt::format("MTP depth {}", piece.depth)));
+    if (piece.part != Part::head) continue;
     if (!norm.valid()) {
       faults.add({node_id(i)}, "the head runs before the final norm");
       continue;

@@ -39,6 +39,8 @@ std::uint64_t digest_of(const Plan& plan) {
     d.add(piece.name);
     d.add(piece.unit);
     d.add(piece.phases);
+    d.add(static_cast<std::int64_t>(piece.part));
+    d.add(piece.depth);
   }
   for (const std::string& group : plan.groups) d.add(group);
   for (const Buffer& b : plan.buffers)

@@ -44,6 +44,8 @@ struct PieceInfo {
   std::string layer, piece;
   int unit = 0;
   std::uint8_t phases = 0;  // bit 1 << phase: the piece has it; 0: not known
+  Part part = Part::layers;
+  int depth = 0;  // 0: main part; d: MTP depth d
 };
 
 // What a node's communication is, the same on all ranks of the group.

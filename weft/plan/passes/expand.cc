@@ -60,7 +60,7 @@ class Expansion {
     for (const auto* list : {&module.pieces, &module.updates})
       for (const Piece& piece : *list)
         plan_.pieces.push_back({piece.place.layer + "." + piece.place.piece, piece.place.layer, piece.place.piece,
-                                piece.place.unit, phases_of(piece)});
+                                piece.place.unit, phases_of(piece), piece.place.part, piece.place.depth});
     of_step_.resize(module.values.size());
     of_micro_batch_.resize(static_cast<std::size_t>(options.micro_batches) * module.values.size());
   }

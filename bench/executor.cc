@@ -42,7 +42,7 @@ double microseconds_a_node(bool hand_over) {
   const Module module = chain(10, hand_over);
   const ModelStorage storage(device, module);
   PlanOptions options;
-  options.kind = PlanOptions::Kind::evaluate;
+  options.kind = PlanKind::evaluate;
   options.micro_batches = 10000;
   const PreparedPlan plan(module, build_plan(module, options), device, storage, *stream);
   ParallelExecutor executor(plan, device, *stream);

@@ -14,8 +14,10 @@ namespace {
 // the sum a and makes the value b, which is summed later.
 class Sums {
  public:
+  Sums() { plan.kind = PlanKind::gradients; }  // nothing has to be used up
   Sums& sum(const std::string& group, Lane lane, const std::string& value) {
     const BufferId buffer = buffer_of(value);
+    plan.values[buffer.index()].summed_over = group;
     Node node = new_node("sum " + value, lane);
     plan.uses.push_back({buffer, Access::write, -1});
     node.uses = 1;

@@ -84,20 +84,22 @@ inline void remove_use(Plan& plan, At at) {
 }
 inline BufferUse& change_use(Plan& plan, At at) { return plan.uses[size(plan.nodes[at.node].first_use) + at.use]; }
 
-// The sums of gradients over ranks.
+// The sums over ranks.
 struct Sum {
   std::size_t node, collective;
 };
-inline std::vector<Sum> gradient_sums(const Plan& plan) {
+template <class Want>  // Want(value)
+std::vector<Sum> find_sums(const Plan& plan, const Want& want) {
   std::vector<Sum> sums;
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
     const auto list = plan.collectives_of(plan.nodes[i]);
     for (std::size_t c = 0; c < list.size(); ++c)
-      if (list[c].kind == CollectiveKind::all_reduce && storage(plan, list[c].send) == Storage::gradient)
-        sums.push_back({i, c});
+      if (list[c].kind == CollectiveKind::all_reduce && want(plan.value_of(list[c].receive))) sums.push_back({i, c});
   }
   return sums;
 }
+inline bool is_gradient(const ValueInfo& value) { return value.storage == Storage::gradient; }
+inline std::vector<Sum> gradient_sums(const Plan& plan) { return find_sums(plan, is_gradient); }
 // The node that adds last to a buffer before it is used.
 inline std::optional<std::size_t> last_adder(const Plan& plan, BufferId buffer) {
   const std::int32_t last = plan.buffers[buffer.index()].contributions - 1;

@@ -22,6 +22,25 @@ bool node_twice(const GoodPlan& good, Dice& dice, Damage& d) {
   return true;
 }
 
+bool phase_missing(const GoodPlan& good, Dice& dice, Damage& d) {
+  // All nodes of a phase, or all that run once a step: nothing is left that would need them.
+  const Phase phase = dice.yes() ? Phase::update : any(good.plan.nodes, dice).phase;
+  const bool whole_step = phase == Phase::update || phase == Phase::reduce;
+  const auto gone = [&](const Node& node) { return node.phase == phase || (whole_step && node.micro_batch < 0); };
+  std::erase_if(d.plan.nodes, gone);
+  d.names = {name(good.plan, any(find_nodes(good.plan, gone), dice))};
+  d.says = {"is missing"};
+  return true;
+}
+bool phase_of_other_kind(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::size_t at =
+      any(find_nodes(good.plan, [](const Node& node) { return node.phase == Phase::forward; }), dice);
+  d.plan.nodes[at].phase = Phase::evaluate;
+  d.names = {name(d.plan, at)};
+  d.says = {"has no place in a plan of kind train"};
+  return true;
+}
+
 // --- contributions
 
 bool contributions_swapped(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -161,6 +180,8 @@ std::vector<DamageKind> of_nodes() {
   return {
       {"node missing", node_missing, 60},
       {"node twice", node_twice, 60},
+      {"phase missing", phase_missing, 60},
+      {"phase of another kind", phase_of_other_kind, 60},
       {"contributions swapped", contributions_swapped, 40},
       {"micro-batches swapped", micro_batches_swapped, 40},
       {"contribution missing", contribution_missing, 60},

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include "tests/plan/damage_edit.h"
 
 namespace weft::damage {
@@ -60,23 +62,110 @@ bool summed_too_early(const GoodPlan& good, Dice& dice, Damage& d) {
   d.says = {"is reduced after"};
   return true;
 }
-bool summed_over_other_group(const GoodPlan& good, Dice& dice, Damage& d) {
+// Another group, of other ranks than those of the one that is right.
+std::string other_group(const GoodPlan& good, const std::string& right, Dice& dice) {
+  const Grid grid = good.origin.grid();
+  std::vector<std::string> wrong;
+  for (const char* axis : {"dp", "ep", "edp"})
+    if (grid.group_of(RankId(0), {axis}) != grid.group_of(RankId(0), {right})) wrong.push_back(axis);
+  return wrong.empty() ? std::string() : any(wrong, dice);
+}
+std::int32_t add_group(Plan& plan, const std::string& name) {
+  plan.groups.push_back(name);
+  return static_cast<std::int32_t>(plan.groups.size()) - 1;
+}
+template <class Want>
+bool summed_over_other_group(const GoodPlan& good, Dice& dice, Damage& d, const Want& want) {
+  const std::vector<Sum> sums = find_sums(good.plan, want);
+  if (sums.empty()) return false;
+  const Sum sum = any(sums, dice);
+  std::vector<NodeCollective> list = collectives_of(good.plan, sum.node);
+  NodeCollective& c = list[sum.collective];
+  const std::string wrong = other_group(good, good.plan.groups[size(c.group)], dice);
+  if (wrong.empty()) return false;
+  c.group = add_group(d.plan, wrong);
+  set_collectives(d.plan, sum.node, list);
+  d.names = {name(good.plan, sum.node), good.plan.name_of(c.receive)};
+  d.says = {"goes over '" + wrong + "'"};
+  return true;
+}
+bool gradient_over_other_group(const GoodPlan& good, Dice& dice, Damage& d) {
+  return summed_over_other_group(good, dice, d, is_gradient);
+}
+bool loss_over_other_group(const GoodPlan& good, Dice& dice, Damage& d) {
+  return summed_over_other_group(good, dice, d, [](const ValueInfo& v) { return v.name.ends_with("loss"); });
+}
+bool router_losses_over_other_group(const GoodPlan& good, Dice& dice, Damage& d) {
+  return summed_over_other_group(good, dice, d, [](const ValueInfo& v) { return v.name == "router_losses"; });
+}
+bool squares_over_other_group(const GoodPlan& good, Dice& dice, Damage& d) {
+  return summed_over_other_group(good, dice, d, [](const ValueInfo& v) { return v.name == "squares"; });
+}
+bool statistics_over_other_group(const GoodPlan& good, Dice& dice, Damage& d) {
+  return summed_over_other_group(good, dice, d, [](const ValueInfo& v) { return v.storage == Storage::activation; });
+}
+bool summed_from_other_row(const GoodPlan& good, Dice& dice, Damage& d) {
+  const bool squares = dice.yes();
+  const std::vector<Sum> sums = find_sums(good.plan, [&](const ValueInfo& v) {
+    return v.shape[0] > 1 && (squares ? v.name == "squares" : v.storage == Storage::gradient);
+  });
+  if (sums.empty()) return false;
+  const Sum sum = any(sums, dice);
+  std::vector<NodeCollective> list = collectives_of(good.plan, sum.node);
+  NodeCollective& c = list[sum.collective];
+  c.first_row = 1 - c.first_row;  // dense squares are counted once for every expert rank; or a row is not summed
+  set_collectives(d.plan, sum.node, list);
+  d.names = {name(good.plan, sum.node), good.plan.name_of(c.receive)};
+  d.says = {fmt::format("from row {}, but", c.first_row)};
+  return true;
+}
+// Value and collective agree with each other, and not with who holds the parameter.
+bool gradient_of_other_ranks(const GoodPlan& good, Dice& dice, Damage& d) {
   const std::vector<Sum> sums = gradient_sums(good.plan);
   if (sums.empty()) return false;
   const Sum sum = any(sums, dice);
   std::vector<NodeCollective> list = collectives_of(good.plan, sum.node);
   NodeCollective& c = list[sum.collective];
-  const Grid grid = good.origin.grid();
-  const RankGroup right = grid.group_of(RankId(0), {good.plan.groups[size(c.group)]});
-  std::vector<std::string> wrong;
-  for (const char* axis : {"dp", "ep", "edp"})
-    if (grid.group_of(RankId(0), {axis}) != right) wrong.push_back(axis);
-  if (wrong.empty()) return false;
-  d.plan.groups.push_back(any(wrong, dice));
-  c.group = static_cast<std::int32_t>(d.plan.groups.size()) - 1;
-  set_collectives(d.plan, sum.node, list);
-  d.names = {name(good.plan, sum.node), good.plan.name_of(c.send)};
+  const BufferId buffer = c.receive;
+  std::string& group = d.plan.values[good.plan.buffers[buffer.index()].value.index()].summed_over;
   d.says = {"hold its parameter"};
+  group = dice.yes() ? other_group(good, group, dice) : "";
+  if (!group.empty()) {
+    c.group = add_group(d.plan, group);
+    set_collectives(d.plan, sum.node, list);
+    d.names = {name(good.plan, sum.node), good.plan.name_of(buffer)};
+    return true;
+  }
+  if (list.size() == 1) return false;  // a reduction that communicates with nobody
+  list.erase(list.begin() + static_cast<std::ptrdiff_t>(sum.collective));
+  set_collectives(d.plan, sum.node, list);
+  std::vector<BufferUse> uses = uses_of(good.plan, sum.node);
+  std::erase_if(uses, [&](const BufferUse& use) { return use.buffer == buffer; });
+  set_uses(d.plan, sum.node, uses);
+  d.names = {name(good.plan, *last_adder(good.plan, buffer)), good.plan.name_of(buffer)};
+  return true;
+}
+bool sum_of_own_values(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::vector<Sum> sums = find_sums(good.plan, [](const ValueInfo&) { return true; });
+  if (sums.empty()) return false;
+  const Sum sum = any(sums, dice);
+  const BufferId buffer = collectives_of(good.plan, sum.node)[sum.collective].receive;
+  d.plan.values[good.plan.buffers[buffer.index()].value.index()].summed_over.clear();
+  d.names = {name(good.plan, sum.node), good.plan.name_of(buffer)};
+  d.says = {"each rank has its own"};
+  return true;
+}
+// Counts and rows, all over one group: they fit each other, but the experts are not there.
+bool exchanged_over_other_group(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::vector<std::size_t> nodes =
+      find_nodes(good.plan, [](const Node& node) { return node.lane == Lane::exchange; });
+  const std::string wrong = other_group(good, "ep", dice);
+  if (nodes.empty() || wrong.empty()) return false;
+  const std::int32_t group = add_group(d.plan, wrong);
+  for (NodeCollective& c : d.plan.collectives)
+    if (c.kind == CollectiveKind::all_to_all) c.group = group;
+  d.names = {name(good.plan, any(nodes, dice))};
+  d.says = {"hold different experts"};
   return true;
 }
 
@@ -156,6 +245,8 @@ bool rows_differ_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {
   const Sum sum = any(sums, dice);
   std::vector<NodeCollective> list = collectives_of(good.plan, sum.node);
   list[sum.collective].first_row = 1;
+  const BufferId buffer = list[sum.collective].receive;
+  d.plan.values[good.plan.buffers[buffer.index()].value.index()].first_summed_row = 1;
   set_collectives(d.plan, sum.node, list);
   d.on_one_rank = true;
   d.names = {name(good.plan, sum.node)};
@@ -185,11 +276,15 @@ bool deadlock_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {
 
 // --- what a collective carries
 
-bool counts_not_exchanged(const GoodPlan& good, Dice& dice, Damage& d) {
-  const std::vector<std::size_t> nodes = find_nodes(good.plan, [&](const Node& node) {
-    const auto list = good.plan.collectives_of(node);
+std::vector<std::size_t> counted_exchanges(const Plan& plan) {
+  return find_nodes(plan, [&](const Node& node) {
+    const auto list = plan.collectives_of(node);
     return !list.empty() && list.front().send_counts.valid();
   });
+}
+
+bool counts_not_exchanged(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::vector<std::size_t> nodes = counted_exchanges(good.plan);
   if (nodes.empty()) return false;
   const std::size_t node = any(nodes, dice);
   std::vector<NodeCollective> list = collectives_of(good.plan, node);
@@ -199,6 +294,30 @@ bool counts_not_exchanged(const GoodPlan& good, Dice& dice, Damage& d) {
   set_collectives(d.plan, node, list);
   d.names = {name(good.plan, node)};
   d.says = {"were not exchanged"};
+  return true;
+}
+// On all ranks alike: what each sends is still what the other expects, but they are other rows.
+bool counts_swapped(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::vector<std::size_t> nodes = counted_exchanges(good.plan);
+  if (nodes.empty()) return false;
+  const std::size_t node = any(nodes, dice);
+  std::vector<NodeCollective> list = collectives_of(good.plan, node);
+  for (NodeCollective& c : list) std::swap(c.send_counts, c.receive_counts);
+  set_collectives(d.plan, node, list);
+  d.names = {name(good.plan, node), good.plan.name_of(list.back().send), good.plan.name_of(list.back().send_counts)};
+  d.says = {"do not lie by"};
+  return true;
+}
+bool counts_dropped(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::vector<std::size_t> nodes = counted_exchanges(good.plan);
+  if (nodes.empty()) return false;
+  const std::size_t node = any(nodes, dice);
+  std::vector<NodeCollective> list = collectives_of(good.plan, node);
+  NodeCollective& c = list[size(dice.below(list.size()))];
+  c.send_counts = c.receive_counts = {};
+  set_collectives(d.plan, node, list);
+  d.names = {name(good.plan, node), good.plan.name_of(c.send)};
+  d.says = {"in even parts"};
   return true;
 }
 bool sends_what_it_does_not_use(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -225,13 +344,23 @@ std::vector<DamageKind> of_ranks() {
       {"sum over ranks silent", sum_silent, 40},
       {"summed twice", summed_twice, 40},
       {"summed too early", summed_too_early, 40},
-      {"summed over another group", summed_over_other_group, 40},
+      {"gradient over another group", gradient_over_other_group, 40},
+      {"loss over another group", loss_over_other_group, 40},
+      {"router losses over another group", router_losses_over_other_group, 30},
+      {"squares over another group", squares_over_other_group, 40},
+      {"statistics over another group", statistics_over_other_group, 15},
+      {"summed from another row", summed_from_other_row, 40},
+      {"gradient of other ranks", gradient_of_other_ranks, 40},
+      {"sum of own values", sum_of_own_values, 40},
+      {"exchanged over another group", exchanged_over_other_group, 30},
       {"sums swapped on one rank", sums_swapped_on_one_rank, 15},
       {"exchanges swapped on one rank", exchanges_swapped_on_one_rank, 8},
       {"size differs on one rank", size_differs_on_one_rank, 40},
       {"rows differ on one rank", rows_differ_on_one_rank, 40},
       {"deadlock by order of groups on one rank", deadlock_on_one_rank, 10},
       {"counts not exchanged", counts_not_exchanged, 10},
+      {"counts swapped", counts_swapped, 30},
+      {"counts dropped", counts_dropped, 30},
       {"sends what it does not use", sends_what_it_does_not_use, 40},
   };
 }

@@ -85,16 +85,24 @@ bool step_value_changed_early(const GoodPlan& good, Dice&, Damage& d) {
 
 // --- the final norm
 
+std::vector<std::size_t> forward_of(const Plan& plan, Part part) {
+  return find_nodes(plan, [&](const Node& node) {
+    return node.phase == Phase::forward && plan.pieces[node.piece.index()].part == part;
+  });
+}
+// Of the main part or MTP depth that the node is of, and of its micro-batch.
+std::size_t norm_of(const Plan& plan, std::size_t of) {
+  const std::vector<std::size_t> norms = forward_of(plan, Part::final_norm);
+  const auto same = [&](std::size_t norm) {
+    const Node &a = plan.nodes[norm], &b = plan.nodes[of];
+    return a.micro_batch == b.micro_batch && plan.pieces[a.piece.index()].depth == plan.pieces[b.piece.index()].depth;
+  };
+  return *std::find_if(norms.begin(), norms.end(), same);
+}
+
 bool head_skips_the_norm(const GoodPlan& good, Dice& dice, Damage& d) {
   const Plan& plan = good.plan;
-  const auto layer = [&](const Node& n) -> const std::string& { return plan.pieces[n.piece.index()].layer; };
-  const std::vector<std::size_t> heads =
-      find_nodes(plan, [&](const Node& n) { return n.phase == Phase::forward && layer(n) == "head"; });
-  const std::size_t head = any(heads, dice);
-  const std::size_t norm =
-      find_nodes(plan, [&](const Node& n) {
-        return n.phase == Phase::forward && layer(n) == "final_norm" && n.micro_batch == plan.nodes[head].micro_batch;
-      }).front();
+  const std::size_t head = any(forward_of(plan, Part::head), dice), norm = norm_of(plan, head);
   BufferId input, output;  // of the norm: the first activation of each
   for (const BufferUse& use : plan.uses_of(plan.nodes[norm])) {
     if (storage(plan, use.buffer) != Storage::activation) continue;
@@ -111,17 +119,10 @@ bool head_skips_the_norm(const GoodPlan& good, Dice& dice, Damage& d) {
 }
 bool layer_behind_the_norm(const GoodPlan& good, Dice& dice, Damage& d) {
   const Plan& plan = good.plan;
-  const auto layer = [&](const Node& n) -> const std::string& { return plan.pieces[n.piece.index()].layer; };
-  const std::vector<std::size_t> layers =
-      find_nodes(plan, [&](const Node& n) { return n.phase == Phase::forward && layer(n).starts_with("main."); });
-  const std::size_t main = any(layers, dice);
-  const std::size_t norm =
-      find_nodes(plan, [&](const Node& n) {
-        return n.phase == Phase::forward && layer(n) == "final_norm" && n.micro_batch == plan.nodes[main].micro_batch;
-      }).front();
-  move_before(d.plan, norm, main);
-  d.names = {name(plan, main), name(plan, norm)};
-  d.says = {"a layer of the main part runs after the final norm"};
+  const std::size_t layer = any(forward_of(plan, Part::layers), dice), norm = norm_of(plan, layer);
+  move_before(d.plan, norm, layer);
+  d.names = {name(plan, layer), name(plan, norm)};
+  d.says = {"runs after the final norm"};
   return true;
 }
 

@@ -179,6 +179,11 @@ TEST_F(Damage, the_head_before_the_final_norm) {
   std::swap(plan.nodes[find("forward final_norm.norm@0")], plan.nodes[find("forward head.loss@0")]);
   expect_fault("the head runs before the final norm");
 }
+TEST_F(Damage, the_head_before_the_final_norm_whatever_they_are_called) {
+  for (PieceInfo& piece : plan.pieces) piece.layer = "renamed";
+  std::swap(plan.nodes[find("forward final_norm.norm@0")], plan.nodes[find("forward head.loss@0")]);
+  expect_fault("the head runs before the final norm");
+}
 TEST_F(Damage, a_gradient_no_update_uses) {
   std::erase_if(plan.nodes, [&](const Node& node) {
     return plan.name_of(node).starts_with("update unit.") || plan.name_of(node) == "update step.norm";

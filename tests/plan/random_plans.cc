@@ -58,8 +58,8 @@ RandomCase random_case(std::uint64_t seed, bool any_kind) {
   c.options.early_attention_backward = dice.below(4) == 0;
   if (c.ranks() == 1 && !c.options.weave) c.options.block = dice.between(1, 3);
   if (any_kind) {
-    c.options.kind = dice.of({PlanOptions::Kind::train, PlanOptions::Kind::train, PlanOptions::Kind::train,
-                              PlanOptions::Kind::gradients, PlanOptions::Kind::evaluate});
+    c.options.kind =
+        dice.of({PlanKind::train, PlanKind::train, PlanKind::train, PlanKind::gradients, PlanKind::evaluate});
     c.options.overlap_updates = dice.below(3) == 0;
     c.clips = dice.yes();
   }
@@ -120,7 +120,7 @@ Module module_of(const RandomCase& c, std::int64_t expert_rank) {
   options.data_shards = c.ranks();
   Module module = build_module(config, options);
   const GradientLayout layout{c.ranks(), c.expert_ranks, c.expert_shards};
-  if (c.options.kind == PlanOptions::Kind::evaluate) {
+  if (c.options.kind == PlanKind::evaluate) {
     add_loss_reduction(module, layout);
   } else {
     AdamOptions adam;

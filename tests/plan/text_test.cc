@@ -72,6 +72,7 @@ TEST(PlanJson, says_what_every_collective_carries) {
 
 TEST(PlanJson, says_where_every_buffer_lies_and_how_it_is_used) {
   const Sample s = sample();
+  EXPECT_EQ(s.json["kind"], "train");
   EXPECT_EQ(s.json["memory"]["arena"], s.memory.arena);
   EXPECT_EQ(s.json["groups"].get<std::vector<std::string>>(), s.plan.groups);
   for (std::size_t b = 0; b < s.plan.buffers.size(); ++b) {
@@ -82,7 +83,8 @@ TEST(PlanJson, says_where_every_buffer_lies_and_how_it_is_used) {
     EXPECT_EQ(buffer["offset"], s.memory.offset[b]);
     EXPECT_EQ(buffer["first_node"], s.memory.lifetimes[b].first);
     EXPECT_EQ(buffer["last_node"], s.memory.lifetimes[b].last);
-    EXPECT_EQ(buffer["summed_over_ranks"], value.summed_over_ranks);
+    EXPECT_EQ(buffer["summed_over"], value.summed_over);
+    EXPECT_EQ(buffer["first_summed_row"], value.first_summed_row);
   }
   for (std::size_t i = 0; i < s.plan.nodes.size(); ++i) {
     const auto uses = s.plan.uses_of(s.plan.nodes[i]);

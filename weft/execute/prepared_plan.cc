@@ -48,9 +48,7 @@ void require_operations(const Module& module, const Plan& plan, const Device& de
   std::set<std::pair<std::int64_t, Phase>> seen;
   for (const Node& node : plan.nodes) {
     if (!seen.emplace(node.piece.value, node.phase).second) continue;
-    const std::size_t i = node.piece.index(), pieces = module.pieces.size();
-    dry_run(module, i < pieces ? module.pieces[i] : module.updates[i - pieces], node.phase, UsedOperations::table(),
-            used);
+    dry_run(module, module.piece(node.piece), node.phase, UsedOperations::table(), used);
   }
   const std::vector<std::string> missing = missing_operations(device.operations(), used.names());
   if (!missing.empty())
@@ -105,11 +103,6 @@ PreparedPlan::PreparedPlan(const Module& module, Plan plan, MemoryPlan memory, D
   }
 }
 
-const PieceCode& PreparedPlan::code_of(const Node& node) const {
-  const std::size_t i = node.piece.index(), pieces = module_.pieces.size();
-  return (i < pieces ? module_.pieces[i] : module_.updates[i - pieces]).code(node.phase);
-}
-
 void PreparedPlan::run_node(NodeId id, Stream& stream, bool wait) const {
   try {
     run(id, stream);
@@ -124,7 +117,7 @@ void PreparedPlan::run_node(NodeId id, Stream& stream, bool wait) const {
 void PreparedPlan::run(NodeId id, Stream& stream) const {
   const Node& node = plan_.nodes[id.index()];
   if (fault_.strikes(id)) fault_.strike(world_);
-  const PieceCode& code = code_of(node);
+  const PieceCode& code = module_.piece(node.piece).code(node.phase);
   const auto first = static_cast<std::size_t>(node.first_use), count = static_cast<std::size_t>(node.uses);
   std::int64_t end = 0;
   for (const BufferUse& use : plan_.uses_of(node))

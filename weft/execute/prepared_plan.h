@@ -66,7 +66,6 @@ class PreparedPlan {
 
  private:
   void run(NodeId id, Stream& stream) const;
-  const PieceCode& code_of(const Node& node) const;
   void communicate(const Node& node, Stream& stream, bool wrong_counts) const;
   Tensor tensor_of(BufferId buffer) const { return tensors_[buffer.index()]; }
   BufferId buffer(ValueId value, int micro_batch) const;

@@ -20,11 +20,9 @@ StreamMemory stream_memory(const Module& module, const Plan& plan, Device& devic
   std::set<std::tuple<Lane, std::int64_t, Phase>> seen;
   for (const Node& node : plan.nodes) {
     if (!seen.emplace(node.lane, node.piece.value, node.phase).second) continue;
-    const std::size_t i = node.piece.index(), pieces = module.pieces.size();
-    const Piece& piece = i < pieces ? module.pieces[i] : module.updates[i - pieces];
     const WorkingMemory need = device.working_memory([&](const Operations& operations, Stream& stream) {
       for (Store store : {Store::write, Store::add})
-        dry_run(module, piece, node.phase, operations, stream, {DryRun::Rows::all, store});
+        dry_run(module, module.piece(node.piece), node.phase, operations, stream, {DryRun::Rows::all, store});
     });
     compute.grow_to(need);
     if (lanes && node.lane != Lane::compute) memory.lanes[static_cast<std::size_t>(node.lane)].grow_to(need);

@@ -43,8 +43,12 @@ struct Value {
   std::function<void(double* out)> fill = {};  // of constants, row-major
   ValueId running = {}, initial = {};  // of `before`: the running value, and the constant before the first block
   double in_use = 1;                   // share of its rows used on average: routed values have room for the worst case
-  bool summed_over_ranks = false;      // must be reduced over ranks once a step, behind its last contribution
-  bool read_by_host = false;           // after the step; nothing in the plan needs to read it
+  // A group of ranks that the value is summed over, from that row on, by one all_reduce: in place behind its last
+  // contribution, or out of another value. Empty: each rank has its own.
+  std::string summed_over = {};
+  std::int64_t first_summed_row = 0;
+  ValueId counts = {};        // of rows that travel between ranks: how many lie here for (or from) each peer
+  bool read_by_host = false;  // after the step; nothing in the plan needs to read it
 };
 
 enum class Access : std::uint8_t { read, write, add };
@@ -62,6 +66,7 @@ enum class Phase : std::uint8_t {
   reduce,           // once a step: gradients, the loss and the norm, summed over ranks
   update,           // once a step, after the last gradient
 };
+inline constexpr int phase_count = static_cast<int>(Phase::update) + 1;
 std::string_view name_of(Phase phase);
 
 // What a piece's code sees: tensors for its uses, the table, a stream.
@@ -100,8 +105,11 @@ struct PieceCode {
 
 // A queue of nodes on a rank; a stream or a thread. Lanes that communicate carry no arithmetic.
 enum class Lane : std::uint8_t { compute, exchange, tensor, gather, reduce, pipe, update };
-inline constexpr int lane_count = 7;
+inline constexpr int lane_count = static_cast<int>(Lane::update) + 1;
 std::string_view name_of(Lane lane);
+
+// What a piece is of the main part or of an MTP depth. layers: and all that comes before them.
+enum class Part : std::uint8_t { layers, final_norm, head };
 
 // Where a piece stands in the model: also its name in plans, traces and errors.
 struct PiecePlace {
@@ -110,6 +118,7 @@ struct PiecePlace {
   int unit = 0;       // what the scheduler pairs, counted over the whole module
   std::string layer;  // "main.3*", "embedding", "head"
   std::string piece;  // "mix", "route", "experts", ...
+  Part part = Part::layers;
 };
 
 struct Piece {
@@ -130,7 +139,7 @@ struct ParameterStates {
 
 // The router's losses, by their place in Module::router_losses.
 enum class RouterLoss : std::uint8_t { aux, sequence_aux, global_aux, z };
-inline constexpr int router_loss_count = 4;
+inline constexpr int router_loss_count = static_cast<int>(RouterLoss::z) + 1;
 
 struct Module {
   std::vector<Value> values;
@@ -152,6 +161,10 @@ struct Module {
   std::vector<ParameterStates> states;                     // by TensorId; filled with the updates
 
   const Value& value(ValueId id) const { return values[id.index()]; }
+  // Numbered as plans do: `pieces`, then `updates`.
+  const Piece& piece(PieceId id) const {
+    return id.index() < pieces.size() ? pieces[id.index()] : updates[id.index() - pieces.size()];
+  }
 };
 
 }  // namespace weft

@@ -36,16 +36,15 @@ Piece& add_piece(Module& m, int unit, const std::string& layer, const std::strin
   return m.updates.back();
 }
 
-// Sums values over the ranks of a group, in place.
-void sum_over_ranks(Piece& piece, const std::string& group, const std::vector<ValueId>& values) {
+// Sums values over the ranks of a group, in place: rows before the first one stay as they are.
+void sum_over_ranks(Module& m, Piece& piece, const std::string& group, const std::vector<ValueId>& values,
+                    std::int64_t first_row = 0) {
   piece.lane = Lane::reduce;
   for (ValueId value : values) {
+    m.values[value.index()].summed_over = group;
+    m.values[value.index()].first_summed_row = first_row;
     piece.reduce.uses.push_back({value, Access::write});
-    Collective all_reduce;
-    all_reduce.kind = CollectiveKind::all_reduce;
-    all_reduce.group = group;
-    all_reduce.send = all_reduce.receive = value;
-    piece.reduce.collectives.push_back(all_reduce);
+    piece.reduce.collectives.push_back({CollectiveKind::all_reduce, group, value, value, {}, {}, first_row});
   }
 }
 
@@ -68,10 +67,7 @@ void add_norm(Module& m, ValueId squares, bool experts) {
     if (experts) sum(expert, 1);
   };
   if (experts) {
-    Piece& reduce = add_piece(m, 0, "step", "squares");
-    sum_over_ranks(reduce, "ep", {squares});
-    reduce.reduce.collectives.back().first_row = 1;  // the dense part is the same everywhere
-    m.values[squares.index()].summed_over_ranks = true;
+    sum_over_ranks(m, add_piece(m, 0, "step", "squares"), "ep", {squares}, 1);  // the dense part is the same everywhere
   }
 }
 
@@ -83,8 +79,7 @@ void add_loss_reduction(Module& m, const GradientLayout& layout, bool trains) {
   losses.insert(losses.begin(), m.loss);
   if (trains && m.router_losses.valid()) losses.push_back(m.router_losses);
   if (trains && m.indexer_loss.valid()) losses.push_back(m.indexer_loss);  // made by backward
-  sum_over_ranks(add_piece(m, 0, "step", "loss"), "dp", losses);
-  for (ValueId loss : losses) m.values[loss.index()].summed_over_ranks = true;
+  sum_over_ranks(m, add_piece(m, 0, "step", "loss"), "dp", losses);
 }
 
 void add_updates(Module& m, const Precision& precision, const AdamOptions& options, const GradientLayout& layout) {
@@ -123,9 +118,8 @@ void add_updates(Module& m, const Precision& precision, const AdamOptions& optio
       for (std::size_t i : it->second)
         (m.parameters[i].expert && experts ? expert : dense).push_back(m.gradient_values[i]);
       Piece& reduce = add_piece(m, it->first, fmt::format("unit.{}", it->first), "gradients");
-      sum_over_ranks(reduce, "dp", dense);
-      if (layout.expert_shards > 1) sum_over_ranks(reduce, "edp", expert);
-      for (const ValueUse& use : reduce.reduce.uses) m.values[use.value.index()].summed_over_ranks = true;
+      sum_over_ranks(m, reduce, "dp", dense);
+      if (layout.expert_shards > 1) sum_over_ranks(m, reduce, "edp", expert);
       if (!reduce.reduce) m.updates.pop_back();  // experts alone, and each on one rank
     }
   }

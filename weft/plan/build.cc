@@ -14,15 +14,15 @@ Plan build_plan(const Module& module, const PlanOptions& options) {
   WEFT_CHECK(options.block >= 1 && (options.block == 1 || !options.weave), "blocks of {} micro-batches", options.block);
   Plan plan = expand(module, block_order(options.micro_batches, options.block), options);
   require_valid(plan, "expansion");
-  if (options.kind != PlanOptions::Kind::evaluate && options.delay_weight_gradients) {
+  if (options.kind != PlanKind::evaluate && options.delay_weight_gradients) {
     plan = delay_weight_gradients(plan);
     require_valid(plan, "delay_weight_gradients");
   }
-  if (options.kind != PlanOptions::Kind::evaluate && options.weave) {
+  if (options.kind != PlanKind::evaluate && options.weave) {
     plan = weave(plan, options.early_attention_backward);
     require_valid(plan, "weave");
   }
-  if (options.kind == PlanOptions::Kind::train && options.overlap_updates) {
+  if (options.kind == PlanKind::train && options.overlap_updates) {
     plan = overlap_updates(plan);
     require_valid(plan, "overlap_updates");
   }

@@ -7,8 +7,7 @@
 namespace weft {
 
 struct PlanOptions {
-  // gradients: a training step without its updates.
-  enum class Kind : std::uint8_t { train, gradients, evaluate } kind = Kind::train;
+  PlanKind kind = PlanKind::train;
   int micro_batches = 1;
   bool weave = false;  // hide exchanges behind the other micro-batch
   bool delay_weight_gradients = false;

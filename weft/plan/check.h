@@ -16,13 +16,14 @@ struct PlanFault {
   std::vector<RankId> ranks;  // of these nodes, where ranks were compared; else empty
 };
 
-// For one rank: a node that is missing or there twice; a buffer read before it is written or before its last
-// contribution; an activation written twice, or written and never read; `add`s out of the order of their numbers,
-// missing, counted twice or not in the order of micro-batches; a value that ranks share not reduced, or reduced twice, or before
-// its last contribution; a gradient no update uses, a weight updated twice, never, or read behind its update; step
-// values out of the order in which they are computed; a collective that sends or receives what its node does not use, or
-// goes by counts that were not exchanged; the final norm not between the layers and the head; work that was left to the
-// next step and comes too late there, or needs what is gone.
+// For one rank: a node that is missing, there twice or of a phase that its kind of plan does not have; a buffer read
+// before it is written or before its last contribution; an activation written twice, or written and never read; `add`s
+// out of the order of their numbers, missing, counted twice or not in the order of micro-batches; a value that ranks
+// share not reduced, or reduced twice, before its last contribution, over another group or from another row than it
+// says; a gradient no update uses, a weight updated twice, never, or read behind its update; step values out of the
+// order in which they are computed; a collective that sends or receives what its node does not use, or goes by counts
+// that were not exchanged or are not those of its rows; the final norm not between the layers and the head; work that
+// was left to the next step and comes too late there, or needs what is gone.
 // `whose`: for messages, such as "rank 3".
 std::vector<PlanFault> check_plan(const Plan& plan, const std::string& whose = {});
 

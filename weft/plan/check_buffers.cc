@@ -29,8 +29,6 @@ class Walk {
     }
     for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
       const Node& node = plan.nodes[i];
-      has_updates_ |= node.phase == Phase::update;
-      evaluates_ |= node.phase == Phase::evaluate;
       if (node.micro_batch >= 0) continue;
       for (const BufferUse& use : plan.uses_of(node))
         if (use.access == Access::write && states_[use.buffer.index()].storage == Storage::step)
@@ -70,10 +68,11 @@ class Walk {
         read(self, use, buffer, state);
       } else if (use.access == Access::add) {
         add(self, use, buffer, state);
-      } else if (reduces(plan_, own, use.buffer)) {
+      } else if (const NodeCollective* sum = sum_into(plan_, own, use.buffer); sum && sum->send == use.buffer) {
         reduce(self, use, buffer, state);
       } else {
         write(self, use, buffer, state);
+        if (sum) state.reducer = self;
       }
     }
     last_of_[place_of(own)] = self;
@@ -99,7 +98,7 @@ class Walk {
     } else if (state.contributions < buffer.contributions) {
       faults_.add({self, state.writer}, fmt::format("{} is read after {} of its {} contributions", name(use.buffer),
                                                     state.contributions, buffer.contributions));
-    } else if (once && !state.reducer.valid() && plan_.value_of(use.buffer).summed_over_ranks) {
+    } else if (once && !state.reducer.valid() && !plan_.value_of(use.buffer).summed_over.empty()) {
       faults_.add({self, state.writer}, fmt::format("{} is read before it is reduced", name(use.buffer)));
     }
     state.read = true;
@@ -132,12 +131,8 @@ class Walk {
     } else if (!state.writer.valid()) {
       faults_.add({self}, fmt::format("{} is reduced before it is computed", name(use.buffer)));
     }
-    if (state.storage == Storage::gradient) {
-      if (!plan_.value_of(use.buffer).summed_over_ranks)
-        faults_.add({self}, fmt::format("{} is reduced, but each rank has a gradient of its own", name(use.buffer)));
-      if (state.read)
-        faults_.add({self, state.reader}, fmt::format("{} is read before it is reduced", name(use.buffer)));
-    }
+    if (state.storage == Storage::gradient && state.read)
+      faults_.add({self, state.reader}, fmt::format("{} is read before it is reduced", name(use.buffer)));
     state.reducer = state.writer = self;
   }
 
@@ -211,9 +206,9 @@ class Walk {
     if (state.contributions < buffer.contributions)
       faults_.add({state.writer}, fmt::format("{} gets {} contributions and needs {}", name(id), state.contributions,
                                               buffer.contributions));
-    if ((has_updates_ || evaluates_) && plan_.value_of(id).summed_over_ranks && !state.reducer.valid())
+    if (has_phase(plan_.kind, Phase::reduce) && !plan_.value_of(id).summed_over.empty() && !state.reducer.valid())
       faults_.add({state.writer}, fmt::format("{} is never reduced over ranks", name(id)));
-    if (!has_updates_) return;
+    if (plan_.kind != PlanKind::train) return;
     if (state.storage == Storage::step && state.writer.valid() && !state.read && !plan_.value_of(id).read_by_host)
       faults_.add({state.writer}, fmt::format("{} is computed and never used", name(id)));
     if (state.storage == Storage::activation && state.written && !state.read)
@@ -224,7 +219,7 @@ class Walk {
 
   // A tensor that gets a gradient is updated.
   void check_updates() {
-    if (!has_updates_) return;
+    if (plan_.kind != PlanKind::train) return;
     std::map<TensorId, BufferId> gradients;
     for (std::size_t i = 0; i < states_.size(); ++i)
       if (states_[i].storage == Storage::gradient) gradients[plan_.value_of(buffer_id(i)).tensor] = buffer_id(i);
@@ -243,15 +238,14 @@ class Walk {
   std::map<BufferId, std::map<std::size_t, NodeId>> step_writers_;  // nodes that run once a step, by place_of
   std::vector<NodeId> last_of_;                                     // of each piece and phase, by place_of
   std::map<ValueId, std::set<std::int32_t>> running_;  // sums that run on: the first micro-batches of their blocks
-  bool has_updates_ = false, evaluates_ = false;
 };
 
 }  // namespace
 
-bool reduces(const Plan& plan, const Node& node, BufferId buffer) {
+const NodeCollective* sum_into(const Plan& plan, const Node& node, BufferId buffer) {
   for (const NodeCollective& c : plan.collectives_of(node))
-    if (c.kind == CollectiveKind::all_reduce && c.receive == buffer && c.send == buffer) return true;
-  return false;
+    if (c.kind == CollectiveKind::all_reduce && c.receive == buffer) return &c;
+  return nullptr;
 }
 
 void check_buffers(const Plan& plan, FaultList& faults) { Walk(plan, faults).run(); }

@@ -1,6 +1,5 @@
 // What holds for every node by itself, and which nodes there are.
 #include <algorithm>
-#include <string_view>
 
 #include "weft/plan/faults.h"
 #include "weft/plan/timeline.h"
@@ -13,54 +12,23 @@ bool in_range(std::int32_t first, std::int32_t count, std::size_t size) {
   return first >= 0 && count >= 0 && static_cast<std::size_t>(first) + static_cast<std::size_t>(count) <= size;
 }
 
-// Where a piece stands around a final norm: of the main part (0) or of an MTP depth.
-struct Standing {
-  enum class Part : std::uint8_t { other, layer, norm, head } part = Part::other;
-  int depth = 0;
-};
-
-Standing standing_of(std::string_view layer) {
-  using Part = Standing::Part;
-  Standing s;
-  if (layer.starts_with("main.")) return {Part::layer, 0};
-  if (layer.starts_with("mtp")) {
-    layer.remove_prefix(3);
-    while (!layer.empty() && layer.front() >= '0' && layer.front() <= '9') {
-      s.depth = 10 * s.depth + (layer.front() - '0');
-      layer.remove_prefix(1);
-    }
-    if (!layer.starts_with('.')) return {};
-    layer.remove_prefix(1);
-    s.part = Part::layer;
-  }
-  if (layer == "final_norm") s.part = Part::norm;
-  if (layer == "head") s.part = Part::head;
-  return s;
-}
-
 // In every micro-batch, of the main part and of every MTP depth: the layers, then their final norm, then their head,
 // which reads what that norm wrote.
 void check_final_norms(const Plan& plan, FaultList& faults) {
-  using Part = Standing::Part;
-  std::vector<Standing> standings;
   int depths = 0;
-  for (const PieceInfo& piece : plan.pieces) {
-    standings.push_back(standing_of(piece.layer));
-    depths = std::max(depths, standings.back().depth + 1);
-  }
-  if (std::none_of(standings.begin(), standings.end(), [](const Standing& s) { return s.part == Part::norm; })) return;
+  for (const PieceInfo& piece : plan.pieces) depths = std::max(depths, piece.depth + 1);
   std::vector<NodeId> norms(static_cast<std::size_t>(plan.micro_batches * depths));
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
     const Node& node = plan.nodes[i];
     if ((node.phase != Phase::forward && node.phase != Phase::evaluate) || node.micro_batch < 0) continue;
-    const Standing standing = standings[node.piece.index()];
-    NodeId& norm = norms[static_cast<std::size_t>(node.micro_batch * depths + standing.depth)];
-    if (standing.part == Part::norm) norm = node_id(i);
-    if (standing.part == Part::layer && norm.valid())
+    const PieceInfo& piece = plan.pieces[node.piece.index()];
+    NodeId& norm = norms[static_cast<std::size_t>(node.micro_batch * depths + piece.depth)];
+    if (piece.part == Part::final_norm) norm = node_id(i);
+    if (piece.part == Part::layers && norm.valid())
       faults.add({node_id(i), norm},
                  fmt::format("a layer of {} runs after the final norm",
-                             standing.depth == 0 ? "the main part" : fmt::format("MTP depth {}", standing.depth)));
-    if (standing.part != Part::head) continue;
+                             piece.depth == 0 ? "the main part" : fmt::format("MTP depth {}", piece.depth)));
+    if (piece.part != Part::head) continue;
     if (!norm.valid()) {
       faults.add({node_id(i)}, "the head runs before the final norm");
       continue;
@@ -109,28 +77,29 @@ void check_indices(const Plan& plan, FaultList& faults) {
 }
 
 void check_nodes(const Plan& plan, FaultList& faults) {
-  // Every phase that the plan has at all, of every piece that has it: once in every micro-batch, or once a step.
+  // Every phase that plans of this kind have, of every piece that has it: once in every micro-batch, or once a step.
   const auto M = static_cast<std::size_t>(plan.micro_batches);
   const auto once_a_step = [](Phase phase) { return phase == Phase::reduce || phase == Phase::update; };
-  unsigned in_use = 0;
   std::vector<NodeId> seen(plan.pieces.size() * phase_count * M);
   const auto place = [&](std::size_t piece, Phase phase, std::size_t m) -> NodeId& {
     return seen[(piece * phase_count + static_cast<std::size_t>(phase)) * M + m];
   };
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
     const Node& node = plan.nodes[i];
-    in_use |= 1u << static_cast<unsigned>(node.phase);
     NodeId& other = place(node.piece.index(), node.phase, static_cast<std::size_t>(std::max(0, node.micro_batch)));
     if (other.valid()) faults.add({node_id(i), other}, fmt::format("{} is there twice", plan.name_of(node)));
     other = node_id(i);
     const unsigned phases = plan.pieces[node.piece.index()].phases;
     if (phases != 0 && (phases >> static_cast<unsigned>(node.phase) & 1u) == 0)
       faults.add({node_id(i)}, fmt::format("{} has no code", plan.name_of(node)));
+    if (!has_phase(plan.kind, node.phase))
+      faults.add({node_id(i)},
+                 fmt::format("{} has no place in a plan of kind {}", plan.name_of(node), name_of(plan.kind)));
   }
   for (std::size_t piece = 0; piece < plan.pieces.size(); ++piece)
     for (int p = 0; p < phase_count; ++p) {
       const auto phase = static_cast<Phase>(p);
-      if ((plan.pieces[piece].phases & in_use & (1u << p)) == 0) continue;
+      if (!has_phase(plan.kind, phase) || (plan.pieces[piece].phases & (1u << p)) == 0) continue;
       // A node of the step may also stand in every micro-batch; which one it is, its nodes say.
       const bool step = once_a_step(phase) &&
                         std::none_of(&place(piece, phase, 0), &place(piece, phase, 0) + M,
@@ -182,9 +151,17 @@ void check_collectives(const Plan& plan, FaultList& faults) {
         if (!(send.shape == receive.shape)) fault(fmt::format("{} has another shape", plan.name_of(c.receive)));
         if (c.first_row < 0 || (c.first_row > 0 && c.first_row >= send.shape[0]))
           fault(fmt::format("begins with row {} of {}", c.first_row, to_text(send.shape)));
+        const std::string& group = plan.groups[static_cast<std::size_t>(c.group)];
+        if (receive.summed_over.empty()) {
+          fault(fmt::format("each rank has its own {}", plan.name_of(c.receive)));
+        } else if (group != receive.summed_over || c.first_row != receive.first_summed_row) {
+          fault(fmt::format("goes over '{}' from row {}, but {} is summed over '{}' from row {}", group, c.first_row,
+                            plan.name_of(c.receive), receive.summed_over, receive.first_summed_row));
+        }
         continue;
       }
       if (!c.send_counts.valid() && !c.receive_counts.valid()) {
+        if (send.counts.valid() || receive.counts.valid()) fault("goes in even parts, but its rows lie by counts");
         exchanged[c.send.index()] = {c.receive, c.group};
         continue;
       }
@@ -194,6 +171,9 @@ void check_collectives(const Plan& plan, FaultList& faults) {
       }
       for (BufferId counts : {c.send_counts, c.receive_counts})
         if (!has(counts, false)) fault(fmt::format("the node does not read {}", plan.name_of(counts)));
+      for (const auto& [rows, counts] : {std::pair(c.send, c.send_counts), std::pair(c.receive, c.receive_counts)})
+        if (plan.value_of(rows).counts != plan.buffers[counts.index()].value)
+          fault(fmt::format("the rows of {} do not lie by {}", plan.name_of(rows), plan.name_of(counts)));
       const auto came = [&](BufferId from, BufferId to) {
         return exchanged[from.index()].with == to && exchanged[from.index()].group == c.group;
       };

@@ -48,7 +48,7 @@ class RankCheck {
       check_groups(kind);
       if (!known_groups_) continue;
       check_reductions(kind);
-      check_sizes(kind);
+      check_exchanges(kind);
       compare_calls(kind);
     }
     if (faults_.empty()) check_rendezvous(ranks_, kinds_, faults_);
@@ -101,56 +101,53 @@ class RankCheck {
       }
   }
 
-  // Every gradient is summed over the ranks that hold its parameter, those and no others.
+  // Every gradient is summed over the ranks that hold its parameter, those and no others. That it is summed over the
+  // group which its value names, check_plan has seen.
   void check_reductions(std::size_t kind) {
     const Plan& plan = plan_of(kind);
-    if (std::none_of(plan.nodes.begin(), plan.nodes.end(), [](const Node& n) { return n.phase == Phase::update; }))
-      return;
-    struct Sum {
-      NodeId node;
-      std::string group;
-    };
-    std::map<BufferId, Sum> sums;  // check_plan has seen to it that there is at most one
-    for (const auto& [key, list] : calls(kind))
-      for (const Call& call : list) {
-        const NodeCollective& c = plan.collectives[static_cast<std::size_t>(call.collective)];
-        if (c.kind == CollectiveKind::all_reduce && plan.value_of(c.receive).storage == Storage::gradient)
-          sums[c.receive] = {call.node, key.first};
-      }
+    if (plan.kind != PlanKind::train) return;
     for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
       const BufferId buffer(static_cast<std::int64_t>(i));
       const ValueInfo& value = plan.value_of(buffer);
       if (value.storage != Storage::gradient) continue;
       const std::string& name = value.expert ? ranks_.expert_replicas : ranks_.dense_replicas;
-      const RankGroup own{kinds_.first_rank(kind)};
-      const RankGroup& holders = kinds_.has_group(name) ? kinds_.group(name, kind) : own;
-      const auto sum = sums.find(buffer);
-      if (sum == sums.end()) {
+      const RankGroup holders = ranks_of(name, kind);
+      if (value.summed_over.empty()) {
         if (holders.size() > 1)
-          fault({{kind, last_use(plan, buffer)}}, fmt::format("{} is not summed over '{}': {} hold its parameter",
-                                                              plan.name_of(buffer), name, ranks_text(holders)));
-      } else if (const RankGroup& over = kinds_.group(sum->second.group, kind); over != holders) {
-        fault({{kind, sum->second.node}},
+          fault({{kind, last_writer(plan, buffer)}}, fmt::format("{} is not summed over '{}': {} hold its parameter",
+                                                                 plan.name_of(buffer), name, ranks_text(holders)));
+      } else if (const RankGroup& over = kinds_.group(value.summed_over, kind); over != holders) {
+        fault({{kind, last_writer(plan, buffer)}},
               fmt::format("{} is summed over {} ('{}'), but {} ('{}') hold its parameter", plan.name_of(buffer),
-                          ranks_text(over), sum->second.group, ranks_text(holders), name));
+                          ranks_text(over), value.summed_over, ranks_text(holders), name));
       }
     }
   }
-  static NodeId last_use(const Plan& plan, BufferId buffer) {
+  // The group of that name; the rank alone where the run has none.
+  RankGroup ranks_of(const std::string& name, std::size_t kind) const {
+    return kinds_.has_group(name) ? kinds_.group(name, kind) : RankGroup{kinds_.first_rank(kind)};
+  }
+  static NodeId last_writer(const Plan& plan, BufferId buffer) {
     for (std::size_t i = plan.nodes.size(); i-- > 0;)
       for (const BufferUse& use : plan.uses_of(plan.nodes[i]))
-        if (use.buffer == buffer) return NodeId(static_cast<std::int64_t>(i));
+        if (use.buffer == buffer && use.access != Access::read) return NodeId(static_cast<std::int64_t>(i));
     return {};
   }
 
-  // Even parts must be even.
-  void check_sizes(std::size_t kind) {
+  // Rows go to the ranks that hold the other experts; even parts must be even.
+  void check_exchanges(std::size_t kind) {
     const Plan& plan = plan_of(kind);
+    const RankGroup experts = ranks_of(ranks_.expert_ranks, kind);
     for (const auto& [key, list] : calls(kind)) {
-      const auto peers = static_cast<std::int64_t>(kinds_.group(key.first, kind).size());
+      const RankGroup& over = kinds_.group(key.first, kind);
+      const auto peers = static_cast<std::int64_t>(over.size());
       for (const Call& call : list) {
         const NodeCollective& c = plan.collectives[static_cast<std::size_t>(call.collective)];
         if (c.kind != CollectiveKind::all_to_all) continue;
+        if (over != experts)
+          fault({{kind, call.node}},
+                fmt::format("{} is exchanged by {} ('{}'), but {} ('{}') hold different experts", plan.name_of(c.send),
+                            ranks_text(over), key.first, ranks_text(experts), ranks_.expert_ranks));
         const bool counted = c.send_counts.valid();
         for (BufferId buffer : {counted ? c.send_counts : c.send, counted ? c.receive_counts : c.receive})
           if (const Shape& shape = plan.value_of(buffer).shape; shape.elements() % peers != 0)

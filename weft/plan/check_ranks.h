@@ -2,8 +2,9 @@
 //
 // Ranks of one class share one plan, so 16,384 ranks cost as much as their few classes. Beside check_plan and
 // check_memory for every class: two ranks of a group that do not issue the same collectives in the same order with
-// matching kinds, sizes and rows; a gradient that is not summed over exactly the ranks that hold its parameter; ranks
-// and lanes that wait for each other in a circle, through lanes, edges, memory and collectives.
+// matching kinds, sizes and rows; a gradient that is not summed over exactly the ranks that hold its parameter; rows that
+// are exchanged by others than the ranks that hold different experts; ranks and lanes that wait for each other in a circle,
+// through lanes, edges, memory and collectives.
 #pragma once
 
 #include <map>
@@ -28,6 +29,7 @@ struct RankPlans {
   std::map<std::string, std::vector<RankGroup>> groups;
   // The groups that hold the same parameters: what their gradients are summed over.
   std::string dense_replicas = "dp", expert_replicas = "edp";
+  std::string expert_ranks = "ep";  // hold different experts: what rows are exchanged over
 };
 
 // The groups that plans communicate over, of a grid with the axes dp, ep and edp.

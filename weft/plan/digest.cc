@@ -25,11 +25,13 @@ class Digest {
 
 std::uint64_t digest_of(const Plan& plan) {
   Digest d;
+  d.add(static_cast<std::int64_t>(plan.kind));
   d.add(plan.micro_batches);
   for (const ValueInfo& v : plan.values) {
     d.add(v.name);
+    d.add(v.summed_over);
     for (std::int64_t word : {static_cast<std::int64_t>(v.storage), static_cast<std::int64_t>(v.dtype), v.bytes,
-                              static_cast<std::int64_t>(v.summed_over_ranks), static_cast<std::int64_t>(v.expert)})
+                              v.first_summed_row, std::int64_t{v.counts.value}, static_cast<std::int64_t>(v.expert)})
       d.add(word);
     for (int dim = 0; dim < v.shape.dims(); ++dim) d.add(v.shape[dim]);
   }
@@ -37,6 +39,8 @@ std::uint64_t digest_of(const Plan& plan) {
     d.add(piece.name);
     d.add(piece.unit);
     d.add(piece.phases);
+    d.add(static_cast<std::int64_t>(piece.part));
+    d.add(piece.depth);
   }
   for (const std::string& group : plan.groups) d.add(group);
   for (const Buffer& b : plan.buffers)

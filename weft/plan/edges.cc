@@ -2,66 +2,56 @@
 
 namespace weft {
 
-Edges derive_edges(const Plan& plan) {
+namespace {
+
+// The rule, stated once: calls edge(node, before) for all that a node waits for. The same edge may come twice.
+template <class Edge>
+void walk_edges(const Plan& plan, const Edge& edge) {
   struct LastUses {
     NodeId writer;
     std::vector<NodeId> readers;  // since the writer
   };
   std::vector<LastUses> last(plan.buffers.size());
-  Edges edges;
-  edges.begin.push_back(0);
-  std::vector<NodeId> before;
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
     const NodeId self(static_cast<std::int64_t>(i));
-    before.clear();
     for (const BufferUse& use : plan.uses_of(plan.nodes[i])) {
       LastUses& l = last[use.buffer.index()];
-      if (l.writer.valid() && l.writer != self) before.push_back(l.writer);
+      if (l.writer.valid() && l.writer != self) edge(self, l.writer);
       if (use.access == Access::read) {
         l.readers.push_back(self);
       } else {
         for (NodeId reader : l.readers)
-          if (reader != self) before.push_back(reader);
+          if (reader != self) edge(self, reader);
         l.readers.clear();
         l.writer = self;
       }
     }
-    std::sort(before.begin(), before.end());
-    before.erase(std::unique(before.begin(), before.end()), before.end());
-    edges.nodes.insert(edges.nodes.end(), before.begin(), before.end());
+  }
+}
+
+}  // namespace
+
+Edges derive_edges(const Plan& plan) {
+  std::vector<std::vector<NodeId>> before(plan.nodes.size());
+  walk_edges(plan, [&](NodeId node, NodeId other) { before[node.index()].push_back(other); });
+  Edges edges;
+  edges.begin.push_back(0);
+  for (std::vector<NodeId>& list : before) {
+    std::sort(list.begin(), list.end());
+    edges.nodes.insert(edges.nodes.end(), list.begin(), std::unique(list.begin(), list.end()));
     edges.begin.push_back(static_cast<std::int32_t>(edges.nodes.size()));
   }
   return edges;
 }
 
 std::vector<LaneMarks> lane_waits(const Plan& plan) {
-  struct LastUses {
-    std::int32_t writer = -1;
-    LaneMarks readers = no_marks;  // since the writer
-  };
-  std::vector<LastUses> last(plan.buffers.size());
   std::vector<LaneMarks> waits(plan.nodes.size(), no_marks);
-  for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
-    const Node& node = plan.nodes[i];
-    const auto lane = static_cast<std::size_t>(node.lane);
-    const auto self = static_cast<std::int32_t>(i);
-    LaneMarks& marks = waits[i];
-    for (const BufferUse& use : plan.uses_of(node)) {
-      LastUses& l = last[use.buffer.index()];
-      if (l.writer >= 0) {
-        std::int32_t& mark = marks[static_cast<std::size_t>(plan.nodes[static_cast<std::size_t>(l.writer)].lane)];
-        mark = std::max(mark, l.writer);
-      }
-      if (use.access == Access::read) {
-        l.readers[lane] = self;
-      } else {
-        join(marks, l.readers);
-        l.readers = no_marks;
-        l.writer = self;
-      }
-    }
-    marks[lane] = -1;  // its own lane is in order anyway
-  }
+  walk_edges(plan, [&](NodeId node, NodeId other) {
+    const Lane lane = plan.nodes[other.index()].lane;
+    if (lane == plan.nodes[node.index()].lane) return;  // in order anyway
+    std::int32_t& mark = waits[node.index()][static_cast<std::size_t>(lane)];
+    mark = std::max(mark, other.value);
+  });
   return waits;
 }
 

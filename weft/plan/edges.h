@@ -25,7 +25,11 @@ Edges derive_edges(const Plan& plan);
 
 // The last node of every lane among some nodes; -1: none. Lanes run in order, so waiting for these is waiting for all.
 using LaneMarks = std::array<std::int32_t, lane_count>;
-inline constexpr LaneMarks no_marks = {-1, -1, -1, -1, -1, -1, -1};
+inline constexpr LaneMarks no_marks = [] {
+  LaneMarks marks{};
+  marks.fill(-1);
+  return marks;
+}();
 inline void join(LaneMarks& marks, const LaneMarks& other) {
   for (std::size_t lane = 0; lane < marks.size(); ++lane) marks[lane] = std::max(marks[lane], other[lane]);
 }
@@ -36,8 +40,8 @@ inline bool passed(const LaneMarks& marks, const LaneMarks& now) {
   return true;
 }
 
-// The edges as a lane sees them: for every node, the last node of every other lane that it waits for. One pass, without
-// a list of edges.
+// The same edges as a lane sees them: for every node, the last node of every other lane that it waits for. Without a list
+// of edges.
 std::vector<LaneMarks> lane_waits(const Plan& plan);
 
 // What is known to be done when a node begins: what its lane knew before, what it waits for, and what those knew. Ask

@@ -10,11 +10,7 @@ void price(Plan& plan, const Module& module, const Pricer& pricer) {
   std::map<std::pair<PieceId, Phase>, PieceCost> known;
   for (Node& node : plan.nodes) {
     const auto [at, is_new] = known.try_emplace({node.piece, node.phase});
-    if (is_new) {
-      const std::size_t i = node.piece.index();
-      const Piece& piece = i < module.pieces.size() ? module.pieces[i] : module.updates[i - module.pieces.size()];
-      at->second = pricer(piece, node.phase);
-    }
+    if (is_new) at->second = pricer(module.piece(node.piece), node.phase);
     node.flops = at->second.flops;
     node.bytes = at->second.bytes;
   }

@@ -50,8 +50,8 @@ void check_collectives(const Plan& plan, FaultList& faults);  // what nodes send
 void check_buffers(const Plan& plan, FaultList& faults);      // reads, writes, contributions, reductions
 void check_carried(const Plan& plan, FaultList& faults);      // what a step leaves to the next
 
-// Whether the node sums the buffer over ranks, in place.
-bool reduces(const Plan& plan, const Node& node, BufferId buffer);
+// The collective by which a node makes the buffer a sum over ranks; null: none.
+const NodeCollective* sum_into(const Plan& plan, const Node& node, BufferId buffer);
 
 inline NodeId node_id(std::size_t index) { return NodeId(static_cast<std::int64_t>(index)); }
 inline BufferId buffer_id(std::size_t index) { return BufferId(static_cast<std::int64_t>(index)); }

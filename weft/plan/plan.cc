@@ -30,6 +30,34 @@ std::string_view name_of(Storage storage) {
   WEFT_CHECK(false, "storage {}", static_cast<int>(storage));
 }
 
+std::string_view name_of(PlanKind kind) {
+  switch (kind) {
+    case PlanKind::train:
+      return "train";
+    case PlanKind::gradients:
+      return "gradients";
+    case PlanKind::evaluate:
+      return "evaluate";
+  }
+  WEFT_CHECK(false, "kind {}", static_cast<int>(kind));
+}
+
+bool has_phase(PlanKind kind, Phase phase) {
+  switch (phase) {
+    case Phase::forward:
+    case Phase::backward:
+    case Phase::weight_gradient:
+      return kind != PlanKind::evaluate;
+    case Phase::evaluate:
+      return kind == PlanKind::evaluate;
+    case Phase::reduce:
+      return kind != PlanKind::gradients;
+    case Phase::update:
+      return kind == PlanKind::train;
+  }
+  WEFT_CHECK(false, "phase {}", static_cast<int>(phase));
+}
+
 std::string Plan::name_of(BufferId buffer) const {
   const Buffer& b = buffers[buffer.index()];
   const std::string& name = values[b.value.index()].name;

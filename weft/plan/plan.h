@@ -18,14 +18,22 @@ namespace weft {
 enum class Storage : std::uint8_t { weight, gradient, state, step, constant, input, output, activation, scratch };
 std::string_view name_of(Storage storage);
 
+// gradients: a training step without its reductions and updates.
+enum class PlanKind : std::uint8_t { train, gradients, evaluate };
+std::string_view name_of(PlanKind kind);
+// Whether plans of that kind run the phase: every piece that has it, in every micro-batch or once a step.
+bool has_phase(PlanKind kind, Phase phase);
+
 struct ValueInfo {  // what a module's value is, once for all its buffers
   std::string name;
   Storage storage = Storage::activation;
   DType dtype = DType::f32;
   Shape shape;
   std::int64_t bytes = 0;
-  TensorId tensor;                 // of weights, gradients and states
-  bool summed_over_ranks = false;  // must be reduced once a step, behind its last contribution
+  TensorId tensor = {};          // of weights, gradients and states
+  std::string summed_over = {};  // a group of ranks: must be reduced over it, behind its last contribution
+  std::int64_t first_summed_row = 0;
+  ValueId counts = {};  // of rows that travel between ranks: how many lie here for (or from) each peer
   bool read_by_host = false;
   bool expert = false;   // of an expert's tensor: other ranks may hold other experts
   bool running = false;  // a sum that goes on from one micro-batch to the next
@@ -36,8 +44,9 @@ struct PieceInfo {
   std::string layer, piece;
   int unit = 0;
   std::uint8_t phases = 0;  // bit 1 << phase: the piece has it; 0: not known
+  Part part = Part::layers;
+  int depth = 0;  // 0: main part; d: MTP depth d
 };
-inline constexpr int phase_count = 6;
 
 // What a node's communication is, the same on all ranks of the group.
 struct NodeCollective {
@@ -79,6 +88,7 @@ struct Node {
 
 struct Plan {
   std::string pattern;
+  PlanKind kind = PlanKind::train;
   int micro_batches = 1;
   std::vector<ValueInfo> values;  // by ValueId of the module
   std::vector<PieceInfo> pieces;  // the module's pieces, then its updates

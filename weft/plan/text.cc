@@ -24,8 +24,8 @@ std::string_view word(Access access) {
 }  // namespace
 
 std::string to_text(const Plan& plan, const MemoryPlan& memory) {
-  std::string text = fmt::format("plan {}\nmicro_batches {}\nnodes {}\nbuffers {}\n", plan.pattern, plan.micro_batches,
-                                 plan.nodes.size(), plan.buffers.size());
+  std::string text = fmt::format("plan {}\nkind {}\nmicro_batches {}\nnodes {}\nbuffers {}\n", plan.pattern,
+                                 name_of(plan.kind), plan.micro_batches, plan.nodes.size(), plan.buffers.size());
   text += fmt::format("memory weights {} gradients {} states {} step {} activations {}\n", memory.weights,
                       memory.gradients, memory.states, memory.step, memory.activations);
   for (const ValueInfo& v : plan.values)
@@ -50,6 +50,7 @@ std::string to_text(const Plan& plan, const MemoryPlan& memory) {
 Json to_json(const Plan& plan, const MemoryPlan& memory) {
   Json json;
   json["pattern"] = plan.pattern;
+  json["kind"] = name_of(plan.kind);
   json["micro_batches"] = plan.micro_batches;
   json["memory"] = {{"weights", memory.weights}, {"gradients", memory.gradients},     {"states", memory.states},
                     {"step", memory.step},       {"activations", memory.activations}, {"arena", memory.arena},
@@ -71,7 +72,8 @@ Json to_json(const Plan& plan, const MemoryPlan& memory) {
                                {"bytes", v.bytes},
                                {"offset", memory.offset[i]},
                                {"contributions", plan.buffers[i].contributions},
-                               {"summed_over_ranks", v.summed_over_ranks},
+                               {"summed_over", v.summed_over},
+                               {"first_summed_row", v.first_summed_row},
                                {"first_node", memory.lifetimes[i].first},
                                {"last_node", memory.lifetimes[i].last}});
   }

@@ -47,7 +47,7 @@ ModuleOptions module_options(const SessionOptions& options) {
 
 PlanOptions plan_options(const SessionOptions& options) {
   PlanOptions plan;
-  plan.kind = options.updates ? PlanOptions::Kind::train : PlanOptions::Kind::gradients;
+  plan.kind = options.updates ? PlanKind::train : PlanKind::gradients;
   plan.micro_batches = options.micro_batches;
   plan.weave = options.ranks.weave;
   plan.delay_weight_gradients = options.ranks.delay_weight_gradients;
@@ -69,7 +69,7 @@ Module evaluation_module(const SessionOptions& options, const EvaluationShape& s
 
 Plan evaluation_plan(const Module& module) {
   PlanOptions evaluate;
-  evaluate.kind = PlanOptions::Kind::evaluate;
+  evaluate.kind = PlanKind::evaluate;
   return build_plan(module, evaluate);
 }
 

@@ -88,13 +88,10 @@ void RouterBalance::add_statistics(ModuleBuilder& b) const {
   if (!snapshot_.valid() || snapshot_ == running_) return;
   Piece& piece = b.piece("statistics", Lane::reduce);
   piece.only_in_training = true;
-  Collective sum;
-  sum.kind = CollectiveKind::all_reduce;
-  sum.group = "dp";
-  sum.send = running_;
-  sum.receive = snapshot_;
+  const std::string group = "dp";
+  b.module().values[snapshot_.index()].summed_over = group;
   piece.forward.uses = {{running_}, {snapshot_, Access::write}};
-  piece.forward.collectives = {sum};
+  piece.forward.collectives = {{CollectiveKind::all_reduce, group, running_, snapshot_, {}, {}}};
 }
 
 void RouterBalance::add_backward(PieceCode& code) const {

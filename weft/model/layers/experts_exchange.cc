@@ -72,6 +72,12 @@ void add_exchanged_experts(ModuleBuilder& b, const ExpertsSpec& spec, const Rout
                         rows.rows, rows.row_weights, rows.drows, rows.drow_weights, rows.out, rows.dout})
     b.module().values[value.index()].in_use = share;
 
+  // At home rows lie by the rank they go to, at the experts by the rank they came from; the way back is the same.
+  for (ValueId value : {v.rows, v.row_weights, v.drows, v.drow_weights, v.out, v.dout})
+    b.module().values[value.index()].counts = v.counts;
+  for (ValueId value : {received, received_weights, dreceived, dreceived_weights, sent, dsent})
+    b.module().values[value.index()].counts = source_counts;
+
   Piece& counts = b.piece("counts", Lane::exchange);
   counts.forward.uses = {{v.counts}, {source_counts, Access::write}};
   counts.forward.collectives = {{CollectiveKind::all_to_all, group, v.counts, source_counts, {}, {}}};

@@ -23,6 +23,7 @@ ValueId add_final_norm(ModuleBuilder& b, ValueId x, int depth) {
   const ValueId dx = b.gradient_of(x), dy = b.gradient_of(y);
 
   Piece& p = b.piece("norm");
+  p.place.part = Part::final_norm;
   p.forward = {{{x}, {w.value}, {y, Access::write}, {inverse, Access::write}}, [=](const Run& r) {
                  r.ops().rms_norm(r.stream(), {r[x], r[w.value], r[y], r[inverse], 1, eps, zero_centred});
                }};
@@ -63,6 +64,7 @@ void add_head(ModuleBuilder& b, ValueId x, ParameterValues w, int depth) {
   const auto after = [](Store first, std::int64_t begin) { return begin == 0 ? first : Store::add; };
 
   Piece& p = b.piece("loss");
+  p.place.part = Part::head;
   p.forward.uses = {{x},
                     {w.value},
                     {next},

@@ -49,24 +49,25 @@ std::uint8_t phases_of(const Piece& piece) {
 class Expansion {
  public:
   Expansion(const Module& module, const PlanOptions& options) : module_(module), options_(options) {
+    plan_.kind = options.kind;
     plan_.micro_batches = options.micro_batches;
     for (const Value& v : module.values)
       plan_.values.push_back({v.name, storage_of(v.kind), v.dtype, v.shape,
-                              v.shape.elements() * static_cast<std::int64_t>(size_of(v.dtype)), v.tensor,
-                              v.summed_over_ranks, v.read_by_host,
+                              v.shape.elements() * static_cast<std::int64_t>(size_of(v.dtype)), v.tensor, v.summed_over,
+                              v.first_summed_row, v.counts, v.read_by_host,
                               v.tensor.valid() && module.parameters[v.tensor.index()].expert,
                               v.kind == ValueKind::running});
     for (const auto* list : {&module.pieces, &module.updates})
       for (const Piece& piece : *list)
         plan_.pieces.push_back({piece.place.layer + "." + piece.place.piece, piece.place.layer, piece.place.piece,
-                                piece.place.unit, phases_of(piece)});
+                                piece.place.unit, phases_of(piece), piece.place.part, piece.place.depth});
     of_step_.resize(module.values.size());
     of_micro_batch_.resize(static_cast<std::size_t>(options.micro_batches) * module.values.size());
   }
 
   void forward(int micro_batch) {
-    const Phase phase = options_.kind == PlanOptions::Kind::evaluate ? Phase::evaluate : Phase::forward;
-    for (std::size_t i = 0; i < module_.pieces.size(); ++i) add_node(i, module_.pieces[i], phase, micro_batch);
+    for (std::size_t i = 0; i < module_.pieces.size(); ++i)
+      for (Phase phase : {Phase::forward, Phase::evaluate}) add_node(i, module_.pieces[i], phase, micro_batch);
   }
   void backward(int micro_batch) {
     for (std::size_t i = module_.pieces.size(); i-- > 0;) {
@@ -105,9 +106,10 @@ class Expansion {
                : of_step_[value.index()];
   }
 
+  // Where plans of this kind have the phase and the piece has it.
   void add_node(std::size_t index, const Piece& piece, Phase phase, int micro_batch) {
     const PieceCode& code = piece.code(phase);
-    if (!code) return;
+    if (!code || !has_phase(plan_.kind, phase)) return;
     Node node;
     node.phase = phase;
     node.lane = piece.lane;
@@ -156,10 +158,9 @@ Plan expand(const Module& module, const std::vector<ModelPass>& order, const Pla
   Expansion expansion(module, options);
   for (const ModelPass& pass : order) {
     if (pass.direction == ModelPass::Direction::forward) expansion.forward(pass.micro_batch);
-    if (pass.direction == ModelPass::Direction::backward && options.kind != PlanOptions::Kind::evaluate)
-      expansion.backward(pass.micro_batch);
+    if (pass.direction == ModelPass::Direction::backward) expansion.backward(pass.micro_batch);
   }
-  if (options.kind != PlanOptions::Kind::gradients) expansion.update();
+  expansion.update();
   return expansion.take();
 }
 

@@ -91,13 +91,13 @@ class Weaver {
     put(b.slot[1]);                              // exchange: combine'
     out_.insert(out_.end(), mix.begin(), half);  // mix, route: beside combine'
     put(f.slot[1]);                              // exchange: counts, dispatch
-    put(b.slot[2]);                              // experts' and their weights: beside dispatch
+    put(b.slot[2]);                              // experts', shared' and their weights: beside dispatch
     put(b.slot[3]);                              // exchange: dispatch'
     out_.insert(out_.end(), half, mix.end());
     if (early_) put_phase(b.slot[4], false);   // route', mix': what they read dies here
-    put(f.slot[2]);                            // experts, shared: beside dispatch'
+    put(f.slot[2]);                            // shared, experts: beside dispatch'
     put(f.slot[3]);                            // exchange: combine
-    if (!early_) put_phase(b.slot[4], false);  // shared', route', mix': beside combine
+    if (!early_) put_phase(b.slot[4], false);  // route', mix': beside combine
     if (next && exchanges(*next)) {
       put(next->slot[0]);
       next->slot[0].clear();

@@ -11,7 +11,7 @@
 //
 // so that every exchange has computation of the other micro-batch beside it. With `early_attention_backward` route' and
 // mix' come before the forward experts: what attention kept is free before the experts need memory, and combine has the
-// forward experts' successor alone to hide behind.
+// next join' and the weights alone to hide behind.
 #pragma once
 
 #include "weft/plan/plan.h"

@@ -103,6 +103,26 @@ TEST(IndexedDataset, BelievesTheTypeInTheIndex) {
   rewrite(8, std::uint16_t{});
 }
 
+TEST(IndexedDataset, MoreThanTheWriterKeepsInMemory) {
+  const TemporaryFolder folder;
+  std::vector<std::int32_t> tokens(300'000);  // 600 kB; the writer keeps up to 1 MiB
+  IndexedDatasetWriter writer(folder.file("large"), 1000);
+  for (int document = 0; document < 5; ++document) {
+    for (std::size_t i = 0; i < tokens.size(); ++i)
+      tokens[i] = static_cast<std::int32_t>((i + 7 * i * i) % 900) + document;
+    writer.add_document(tokens);
+  }
+  writer.finish();
+  const IndexedDataset dataset(folder.file("large"), 1000);
+  ASSERT_EQ(dataset.count(), 5);
+  std::vector<std::int32_t> first(tokens.size()), last(tokens.size());
+  dataset.read(0, 0, first);
+  dataset.read(4, 0, last);
+  EXPECT_TRUE(last == tokens);
+  for (std::int32_t& token : first) token += 4;
+  EXPECT_TRUE(first == tokens);
+}
+
 TEST(IndexedDataset, UnfinishedWriterLeavesNothing) {
   const TemporaryFolder folder;
   {

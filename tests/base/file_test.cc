@@ -4,9 +4,12 @@
 #include <csignal>
 #include <filesystem>
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "tests/data/temporary_folder.h"
 #include "weft/base/error.h"
@@ -45,6 +48,29 @@ TEST(NewFile, ReplacesAFileOnceItIsWhole) {
   }
   EXPECT_EQ(read_file(file), "half and half");
   EXPECT_EQ(folder.entries(), 1u);
+}
+
+TEST(NewFile, FollowsLinksAndWritesToWhatIsNoFile) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("x"), link = folder.file("link"), pipe = folder.file("pipe");
+  write_file_atomically(file, "before");
+  std::filesystem::create_symlink("x", link);
+  write_file_atomically(link, "after");
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(read_file(file), "after");
+
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  write_file_atomically(pipe, "through");
+  char got[16] = {};
+  EXPECT_EQ(::read(reader, got, sizeof(got)), 7);
+  ::close(reader);
+  EXPECT_EQ(std::string(got), "through");
+  ASSERT_TRUE(std::filesystem::is_fifo(pipe));  // or the next would replace a device
+  EXPECT_THAT(message_of<RunError>([] { write_file_atomically("/dev/full", "x"); }),
+              HasSubstr("cannot write /dev/full: write: No space left on device"));
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/full"));
+  EXPECT_EQ(folder.entries(), 3u);
 }
 
 // Files may have `bytes` bytes as long as this lives. Works for root, too.

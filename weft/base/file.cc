@@ -31,15 +31,22 @@ void write_file_atomically(const std::filesystem::path& file, std::string_view b
   out.commit();
 }
 
-NewFile::NewFile(const std::filesystem::path& file)
-    : file_(file.string()), temporary_(fmt::format("{}.tmp-{}", file_, ::getpid())) {
-  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+NewFile::NewFile(const std::filesystem::path& file) : file_(file.string()) {
+  namespace fs = std::filesystem;
+  std::error_code error;  // what cannot be looked at will not open either
+  if (fs::is_other(fs::status(file, error))) {
+    fd_ = ::open(file_.c_str(), O_WRONLY | O_CLOEXEC);
+  } else {
+    if (fs::is_symlink(fs::symlink_status(file, error))) file_ = fs::weakly_canonical(file, error).string();
+    temporary_ = fmt::format("{}.tmp-{}", file_, ::getpid());
+    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  }
   if (fd_ < 0) fail("open");
 }
 
 NewFile::~NewFile() {
   if (fd_ >= 0) ::close(fd_);
-  if (!committed_) ::unlink(temporary_.c_str());
+  if (!committed_ && !temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
 void NewFile::write(std::span<const std::byte> bytes) {
@@ -52,13 +59,13 @@ void NewFile::write(std::span<const std::byte> bytes) {
 }
 
 void NewFile::sync() {
-  if (::fsync(fd_) != 0) fail("fsync");
+  if (!temporary_.empty() && ::fsync(fd_) != 0) fail("fsync");
 }
 
 void NewFile::commit() {
   sync();
   if (::close(std::exchange(fd_, -1)) != 0) fail("close");
-  if (::rename(temporary_.c_str(), file_.c_str()) != 0) fail("rename");
+  if (!temporary_.empty() && ::rename(temporary_.c_str(), file_.c_str()) != 0) fail("rename");
   committed_ = true;
 }
 

@@ -15,7 +15,8 @@ std::string read_file(const std::filesystem::path& file);
 void write_file_atomically(const std::filesystem::path& file, std::string_view bytes);
 
 // A file that has its name, and replaces what had it, only once `commit` has returned. Until then it is written beside,
-// under another name, and goes away with this object. RunError when the file system fails.
+// under another name, and goes away with this object. A link stays one: the file that it names is replaced. What is no
+// file (/dev/stdout, a pipe) is written to as it comes. RunError when the file system fails.
 class NewFile {
  public:
   explicit NewFile(const std::filesystem::path& file);
@@ -30,7 +31,7 @@ class NewFile {
  private:
   [[noreturn]] void fail(const char* what) const;
 
-  std::string file_, temporary_;
+  std::string file_, temporary_;  // temporary_: "" for what is no file
   int fd_ = -1;
   bool committed_ = false;
 };

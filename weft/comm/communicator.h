@@ -1,4 +1,5 @@
-// One group of ranks on one lane: this rank's end of it. Implementations: local/ (ranks are threads), mpi/, nccl/.
+// One group of ranks on one lane: this rank's end of it. Implementations: local/ (ranks are threads), mpi/,
+// tcp/, nccl/.
 //
 //   Peers are numbered 0..size-1 within the group; members() gives their ranks in the world, which messages name.
 //   All members make the same calls in the same order; transfers match pairwise, in order. One thread uses a

@@ -1,9 +1,9 @@
 #include "weft/comm/message_communicator.h"
 
 #include <cstring>
-#include <numeric>
 
 #include "weft/base/error.h"
+#include "weft/comm/counts.h"
 #include "weft/device/reduction.h"
 
 namespace weft {
@@ -14,13 +14,6 @@ namespace {
 // make different calls never take each other's data. Transfers are matched by order alone.
 constexpr std::uint64_t tag_rounds = 4095;
 constexpr int transfer_tag = 4095 * 8;
-constexpr std::int64_t small_all_reduce = 16 * 1024;  // bytes
-
-std::int64_t width_of(DType dtype) { return static_cast<std::int64_t>(size_of(dtype)); }
-
-std::int64_t sum_before(Counts counts, int peer) {
-  return std::accumulate(counts.begin(), counts.begin() + peer, std::int64_t{0});
-}
 
 void copy_bytes(std::byte* to, const std::byte* from, std::int64_t bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
@@ -129,7 +122,7 @@ void MessageCommunicator::do_reduce_scatter(Stream&, DType dtype, const std::byt
 void MessageCommunicator::do_all_reduce(Stream&, DType dtype, const std::byte* send, std::byte* receive,
                                         std::int64_t count, Reduction reduction) {
   const std::int64_t width = width_of(dtype);
-  if (count * width <= small_all_reduce) {  // one round instead of two
+  if (count * width <= small_all_reduce) {
     const std::int64_t bytes = count * width;
     round(
         send,

@@ -9,8 +9,8 @@
 namespace weft {
 
 struct InjectedFault {
-  // error: the node throws. stall: it does not end. kill: the process dies by SIGKILL. counts: an exchange asks for a row
-  // less than its peer sends.
+  // error: the node throws. stall: it does not end. kill: the process dies by SIGKILL. counts: an exchange asks for an
+  // element less than its peer sends.
   enum class Kind : unsigned char { none, error, stall, kill, counts } kind = Kind::none;
   std::int64_t node = -1;
   std::int64_t rank = 0;

@@ -2,19 +2,15 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 #include "weft/base/error.h"
+#include "weft/comm/counts.h"
 #include "weft/comm/local/waiting.h"
 #include "weft/device/reduction.h"
 
 namespace weft {
 
 namespace {
-
-std::int64_t sum_before(Counts counts, int peer) {
-  return std::accumulate(counts.begin(), counts.begin() + peer, std::int64_t{0});
-}
 
 std::int64_t sum_of(Counts counts) { return sum_before(counts, static_cast<int>(counts.size())); }
 

@@ -1,9 +1,9 @@
 #include "weft/comm/nccl/communicator.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "weft/base/error.h"
+#include "weft/comm/counts.h"
 #include "weft/comm/nccl/exchange.h"
 #include "weft/comm/nccl/setup.h"
 
@@ -11,16 +11,9 @@ namespace weft::nccl {
 
 namespace {
 
-constexpr std::int64_t small_all_reduce = 16 * 1024;  // bytes
-constexpr std::int64_t scratch_bytes = 32 << 20;      // where members are few
-constexpr std::int64_t smallest_slot = 256 * 1024;    // where they are many
+constexpr std::int64_t scratch_bytes = 32 << 20;    // where members are few
+constexpr std::int64_t smallest_slot = 256 * 1024;  // where they are many
 constexpr std::int64_t alignment = 256;
-
-std::int64_t width_of(DType dtype) { return static_cast<std::int64_t>(size_of(dtype)); }
-
-std::int64_t sum_before(Counts counts, int peer) {
-  return std::accumulate(counts.begin(), counts.begin() + peer, std::int64_t{0});
-}
 
 }  // namespace
 
@@ -230,7 +223,7 @@ void NcclCommunicator::do_all_reduce(Stream& stream, DType dtype, const std::byt
       [&] {
         if (size() == 1) return copy(stream, receive, all);
         if (count == 0) return;
-        if (all.bytes <= small_all_reduce) {  // everything to everyone: one round instead of two
+        if (all.bytes <= small_all_reduce) {
           round(
               stream, [&](int) { return all; },
               [&](int peer) {

@@ -14,7 +14,8 @@ class HuggingFaceSaver {
  public:
   HuggingFaceSaver(const std::filesystem::path& from, std::filesystem::path to);
 
-  // Tensors have the names and the types that they had; weights are rounded once to it. With several ranks all of them
+  // Tensors have the names and the types that they had; weights are rounded once to it, and those that no step
+  // changes are the old file's. With several ranks all of them
   // call it, and the first writes.
   void save(Session& session) const;
 

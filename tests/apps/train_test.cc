@@ -177,6 +177,11 @@ TEST_F(Train, FromAHuggingFaceModel) {
   EXPECT_THAT(log, HasSubstr("trained 2 iterations"));
 }
 
+TEST_F(Train, FeedsALoadedModelNoBytesUnlessAskedTo) {
+  const Words run = {"train", "--hf", golden("llama"), "--stories", "20000", "--seq-length", "8", "--train-iters", "1"};
+  expect_refused(run, {"--hf " + golden("llama") + ": stories would be read a byte a token", "Use --data-path"});
+}
+
 TEST_F(Train, ANumberThatIsNoneStopsTheRun) {
   const std::string file = folder_.file("metrics.jsonl");
   const Outcome outcome = run_weft(

@@ -222,6 +222,59 @@ TEST_F(Train, OutputsThatCannotBeWritten) {
   EXPECT_EQ(folder_.entries(), 0u);
 }
 
+// A whole run of the shell's, what it said on both streams.
+Outcome run_shell(const std::string& script) {
+  Outcome outcome;
+  std::FILE* pipe = ::popen(("exec 2>&1; " + script).c_str(), "r");
+  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) outcome.out += static_cast<char>(c);
+  outcome.code = WEXITSTATUS(::pclose(pipe));
+  return outcome;
+}
+
+TEST_F(Train, GoesOnWithoutMetricsThatTheDiskDoesNotTake) {
+  const std::string file = folder_.file("metrics.jsonl"), board = folder_.file("board");
+  std::string run = "ulimit -f 1; trap '' XFSZ; " WEFT_BINARY_DIR "/weft train";  // files of at most 512 or 1024 bytes
+  for (const std::string& word : tiny_model + stories +
+                                     Words{"--train-iters", "9", "--eval-iters", "1", "--threads", "1", "--metrics",
+                                           file, "--tensorboard-dir", board})
+    run += " '" + word + "'";
+  const Outcome outcome = run_shell(run);
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("trained 9 iterations"));
+  const std::string goes_on = "File too large; training goes on without it\n";
+  EXPECT_THAT(outcome.out, ::testing::ContainsRegex("warning: cannot write the metrics to " + file + ": " + goes_on));
+  EXPECT_THAT(outcome.out, ::testing::ContainsRegex("warning: cannot write " + board + "/events.*: " + goes_on));
+  EXPECT_EQ(split(outcome.out, '\n').size(),
+            split(expect_done(Words{"train"} + tiny_model + stories +
+                              Words{"--train-iters", "9", "--eval-iters", "1", "--threads", "1"}),
+                  '\n')
+                    .size() +
+                2)
+      << "each is said once";
+}
+
+TEST_F(Train, LooksForWhatWouldEndItBeforeTheFirstStep) {
+  const Words run = {"train",         "--hf", golden("llama"), "--mock-data", "--seq-length", "8",
+                     "--train-iters", "1",    "--eval-iters",  "0",           "--threads",    "1"};
+  expect_refused(run + Words{"--save-hf", "/sys/out"},
+                 {"--save-hf /sys/out: cannot make the folder /sys/out.tmp-", "; name a folder that can be made"});
+  const Words bytes = {"--tokenizer-type", "ByteTokenizer"}, numbers = {"--tokenizer-type", "NullTokenizer"};
+  expect_refused(run + Words{"--sample", "Once"}, {"--sample 'Once': the model in", "has a tokenizer of its own"});
+  expect_refused(run + bytes + Words{"--sample", "Once"},
+                 {"--sample 'Once': its token 110 is outside the model's vocabulary of 96; --tokenizer-type "});
+  expect_refused(run + bytes + Words{"--sample", ""}, {"--sample '': its token 256 is outside"});
+  expect_refused(run + numbers + Words{"--sample", "hello"}, {"--sample 'hello': NullTokenizer reads whole numbers"});
+  expect_refused(run + numbers + Words{"--sample", "96"}, {"--sample '96': token 96 at byte 0 is outside"});
+  EXPECT_THAT(expect_done(run + numbers + Words{"--sample", "1 2 3", "--sample-length", "2"}), HasSubstr("--- 1 2 3["));
+  std::filesystem::create_directory(folder_.file("empty"));
+  for (const char* name : {"new", "empty"}) {
+    const std::string out = folder_.file(name);
+    run_weft(run + Words{"--save-hf", out, "--sample", "Once"});  // refused behind the trial
+    EXPECT_EQ(std::filesystem::exists(out), name == std::string("empty")) << "as it was";
+    EXPECT_EQ(folder_.entries(), 1u);
+  }
+}
+
 TEST_F(Train, RefusesWhatItCouldNotShowOrHold) {
   for (const char* flag : {"--trace", "--timeline"})
     expect_refused(Words{"train"} + tiny_run + Words{"--executor", "serial", flag, "step.out"},

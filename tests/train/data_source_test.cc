@@ -26,13 +26,8 @@ TEST(Tokenizers, ALoadedModelHasNoneUnlessItIsOfBytesOrOneIsNamed) {
 }
 
 TEST(RunData, TextIsNoBytesForALoadedModelUnlessOneAsksForIt) {
-  const auto refusal = [](const std::string& flags) -> std::string {
-    try {
-      open_run_data(ParsedOptions("--hf dir " + flags).options, 32000);
-      return "";
-    } catch (const UserError& error) {
-      return error.what();
-    }
+  const auto refusal = [](const std::string& flags) {
+    return message_of<UserError>([&] { open_run_data(ParsedOptions("--hf dir " + flags).options, 32000); });
   };
   for (const char* source : {"", "--stories 20000", "--text none.txt"}) {
     EXPECT_THAT(refusal(source),

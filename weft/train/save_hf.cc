@@ -75,6 +75,21 @@ class GatheredParameters {
 
 }  // namespace
 
+void require_savable(const std::filesystem::path& to) {
+  std::error_code error;
+  const bool there = std::filesystem::exists(to, error);
+  std::filesystem::path made;
+  try {
+    NewFolder trial(to);
+    made = trial.path();
+    trial.commit();
+  } catch (const RunError& e) {
+    std::filesystem::remove(made, error);
+    throw UserError("--save-hf {}: {}; name a folder that can be made", to.string(), e.what());
+  }
+  if (!there) std::filesystem::remove(to, error);
+}
+
 HuggingFaceSaver::HuggingFaceSaver(const std::filesystem::path& from, std::filesystem::path to)
     : weights_(from), side_files_(read_side_files(from)), to_(std::move(to)) {}
 

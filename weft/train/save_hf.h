@@ -9,6 +9,9 @@
 
 namespace weft {
 
+// UserError "--save-hf TO: ..." unless a folder can take that name: makes one, and leaves things as they were.
+void require_savable(const std::filesystem::path& to);
+
 // Made before training: everything of the old folder that the new one needs is open or in memory from then on.
 class HuggingFaceSaver {
  public:

@@ -41,6 +41,17 @@ class Loop {
     fmt::print(out_, "{}\n", text);
     std::fflush(out_);
   }
+  // A file that takes no more, of a full disk, does not end the run: that is said once, and training goes on without it.
+  template <class Writer, class Write>
+  static void write_or_drop(std::unique_ptr<Writer>& writer, const Write& write) {
+    if (!writer) return;
+    try {
+      write(*writer);
+    } catch (const RunError& error) {
+      fmt::print(stderr, "warning: {}; training goes on without it\n", error.what());
+      writer.reset();
+    }
+  }
   void finish();
   std::vector<MicroBatch> next_batches();
   std::vector<std::pair<std::string, double>> router_losses(const StepResult& result) const;
@@ -75,8 +86,18 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
       rank_(world_ ? world_->rank().value : 0),
       ranks_(world_ ? world_->size() : 1),
       pricer_(environment.pricer) {
+  // What would end a long run is looked for before it.
+  if (rank_ == 0 && !options.checkpoint.save_hf.empty()) require_savable(options.checkpoint.save_hf);
   config_ = run_config(options);
   data_ = open_run_data(options, config_.vocabulary);
+  for (const std::string& prompt : options.logging.sample) {
+    if (!data_.tokenizer)
+      throw UserError(
+          "--sample '{}': the model in {} has a tokenizer of its own, which Weft does not read; --tokenizer-type "
+          "NullTokenizer takes token ids",
+          prompt, options.model.hf);
+    encode_prompt(*data_.tokenizer, prompt, config_.vocabulary);
+  }
   SessionOptions session = session_options(options, config_, world_);
   session.ranks.on_device = environment.ranks_on_device;
   session.validates = data_.splits.valid != nullptr;
@@ -225,7 +246,7 @@ void Loop::write_metrics(std::int64_t iteration, const StepResult& result, doubl
   std::vector<std::string> mtp_names;
   for (std::size_t d = 1; d <= result.mtp_losses.size(); ++d) mtp_names.push_back(fmt::format("mtp_{}_loss", d));
   const auto router = router_losses(result);
-  if (metrics_) {
+  write_or_drop(metrics_, [&](MetricsWriter& metrics) {
     std::vector<Metric> line = {{"iteration", iteration},       {"loss", result.loss},
                                 {"learning_rate", rate},        {"step_seconds", seconds},
                                 {"tokens_per_second", tokens},  {"gflops", flops_ / seconds * 1e-9},
@@ -235,18 +256,18 @@ void Loop::write_metrics(std::int64_t iteration, const StepResult& result, doubl
       line.push_back({"share_of_gemm_peak", flops_ / seconds / (product_peak_ * static_cast<double>(ranks_))});
     for (std::size_t d = 0; d < mtp_names.size(); ++d) line.push_back({mtp_names[d], result.mtp_losses[d]});
     for (const auto& [name, loss] : router) line.push_back({name, loss});
-    metrics_->write(line);
-  }
-  if (tensorboard_) {
-    tensorboard_->scalar("lm loss", iteration, result.loss);
+    metrics.write(line);
+  });
+  write_or_drop(tensorboard_, [&](TensorboardWriter& board) {
+    board.scalar("lm loss", iteration, result.loss);
     for (std::size_t d = 0; d < mtp_names.size(); ++d)
-      tensorboard_->scalar(fmt::format("mtp_{} loss", d + 1), iteration, result.mtp_losses[d]);
-    if (result.gradient_norm) tensorboard_->scalar("grad-norm", iteration, *result.gradient_norm);
-    tensorboard_->scalar("learning-rate", iteration, rate);
-    tensorboard_->scalar("iteration-time", iteration, seconds);
-    for (const auto& [name, loss] : router) tensorboard_->scalar(name, iteration, loss);
-    tensorboard_->scalar("batch-size", iteration, static_cast<double>(options_.batch.global_batch_size));
-  }
+      board.scalar(fmt::format("mtp_{} loss", d + 1), iteration, result.mtp_losses[d]);
+    if (result.gradient_norm) board.scalar("grad-norm", iteration, *result.gradient_norm);
+    board.scalar("learning-rate", iteration, rate);
+    board.scalar("iteration-time", iteration, seconds);
+    for (const auto& [name, loss] : router) board.scalar(name, iteration, loss);
+    board.scalar("batch-size", iteration, static_cast<double>(options_.batch.global_batch_size));
+  });
 }
 
 void Loop::validate(std::int64_t iteration) {
@@ -264,8 +285,11 @@ void Loop::validate(std::int64_t iteration) {
       say(fmt::format(
           " validation loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {:.6E} | ({} batches in {})",
           iteration, loss, std::exp(std::min(20.0, loss)), count, human_seconds(seconds_since(start))));
-      if (metrics_) metrics_->write({{"iteration", iteration}, {"validation_loss", loss}});
-      if (tensorboard_) tensorboard_->scalar("lm loss validation", iteration, loss);
+      write_or_drop(metrics_, [&](MetricsWriter& metrics) {
+        metrics.write({{"iteration", iteration}, {"validation_loss", loss}});
+      });
+      write_or_drop(tensorboard_,
+                    [&](TensorboardWriter& board) { board.scalar("lm loss validation", iteration, loss); });
     }
   }
   for (const std::string& prompt : options_.logging.sample) {

@@ -1,9 +1,12 @@
 // Which tokens a run reads, by its options.
 #include "weft/train/data_source.h"
 
+#include <fstream>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/data/temporary_folder.h"
 #include "tests/train/parsed_options.h"
 
 namespace weft {
@@ -38,6 +41,21 @@ TEST(RunData, TextIsNoBytesForALoadedModelUnlessOneAsksForIt) {
   EXPECT_THAT(refusal("--text none.txt"), HasSubstr("--hf dir: --text none.txt would be read a byte a token"));
   EXPECT_EQ(refusal("--mock-data --train-iters 1 --eval-iters 0"), "");
   EXPECT_EQ(refusal("--stories 20000 --tokenizer-type ByteTokenizer"), "");
+}
+
+TEST(RunData, ARunThatDoesNotValidateNeedsNothingToValidateOn) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("small.txt");
+  std::ofstream(file) << std::string(300, 'a');
+  const auto open = [&](const std::string& flags) {
+    return open_run_data(ParsedOptions("--seq-length 256 --text " + file + flags).options, 257);
+  };
+  EXPECT_THROW(open(""), UserError);  // 15 tokens are held out
+  for (const char* flags : {" --eval-iters 0", " --eval-interval 0"}) {
+    const RunData data = open(flags);
+    EXPECT_FALSE(data.splits.valid);
+    EXPECT_THAT(data.splits.train->identity(), HasSubstr("300 tokens")) << "nothing is held out";
+  }
 }
 
 }  // namespace

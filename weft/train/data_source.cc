@@ -12,10 +12,12 @@ namespace weft {
 
 namespace {
 
+bool validates(const TrainOptions& o) { return o.data.eval_interval > 0 && o.data.eval_iters > 0; }
+
 // Samples that the run reads of train, valid and test.
 std::array<std::int64_t, 3> samples_of(const TrainOptions& o) {
   const std::int64_t batch = o.batch.global_batch_size, iterations = o.batch.train_iters;
-  const std::int64_t evaluations = o.data.eval_interval > 0 ? iterations / o.data.eval_interval + 1 : 0;
+  const std::int64_t evaluations = validates(o) ? iterations / o.data.eval_interval + 1 : 0;
   return {iterations * batch, evaluations * o.data.eval_iters * batch, 0};
 }
 
@@ -65,13 +67,13 @@ RunData open_run_data(const TrainOptions& o, std::int64_t vocabulary) {
     TextDataOptions t;
     t.seq_length = o.batch.seq_length;
     t.seed = seed;
+    if (!validates(o)) t.held_out = 0;
     const bool stories = o.data.text.empty();
     const std::string text =
         stories ? write_stories(seed, static_cast<std::size_t>(o.data.stories)) : read_file(o.data.text);
     run.splits = open_text_data(text, *run.tokenizer, t, stories ? "stories" : o.data.text);
     run.letter_entropy = letter_entropy(text);
   }
-  if (o.data.eval_interval == 0 || o.data.eval_iters == 0) run.splits.valid.reset();
   return run;
 }
 

@@ -142,6 +142,13 @@ TEST_F(Train, RanksAreOneRun) {
   EXPECT_EQ(report.at("steps").size(), 3u);
 }
 
+TEST_F(Train, ACapacityBeyondAllTokensDropsNone) {
+  const std::vector<double> without = losses(stories);
+  EXPECT_EQ(losses(stories + Words{"--moe-expert-capacity-factor", "1e18"}), without);
+  EXPECT_EQ(losses(stories + Words{"--moe-expert-capacity-factor", "1e300", "--moe-pad-expert-input-to-capacity"}),
+            without);
+}
+
 TEST_F(Train, GoesOnWithAModelOfEveryFamily) {
   for (const char* family : {"llama", "mixtral", "qwen3_moe", "deepseek_v3", "deepseek_v32", "gpt_oss", "mamba2",
                              "nemotron_h", "nemotron_h_moe", "qwen3_next"}) {

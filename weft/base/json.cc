@@ -13,21 +13,32 @@
 
 namespace weft {
 
+std::string reason_of(const std::exception& error) {
+  const std::string_view text = error.what();
+  const std::size_t end = text.starts_with('[') ? text.find("] ") : std::string_view::npos;
+  return std::string(end == std::string_view::npos ? text : text.substr(end + 2));
+}
+
 Json parse_json(std::string_view text, const std::string& where) {
   try {
     return Json::parse(text);
   } catch (const Json::exception& e) {
-    throw UserError("{}: not valid JSON: {}", where, e.what());
+    throw UserError("{}: not valid JSON: {}", where, reason_of(e));
   }
 }
 
 Json read_json(const std::filesystem::path& file) { return parse_json(read_file(file), file.string()); }
 
 std::string read_file(const std::filesystem::path& file) {
-  if (std::filesystem::is_directory(file)) throw UserError("{} is a directory, not a file", file.string());
+  std::error_code error;  // what cannot be looked at cannot be opened either
+  if (std::filesystem::is_directory(file, error)) throw UserError("{} is a directory, not a file", file.string());
   std::ifstream in(file, std::ios::binary);
   if (!in) throw UserError("cannot read {}: {}", file.string(), std::strerror(errno));
-  return {std::istreambuf_iterator<char>(in), {}};
+  try {
+    return {std::istreambuf_iterator<char>(in), {}};
+  } catch (const std::ios_base::failure& failure) {
+    throw UserError("cannot read {}: {}", file.string(), failure.code().message());
+  }
 }
 
 void write_file_atomically(const std::filesystem::path& file, std::string_view bytes) {

@@ -41,6 +41,8 @@ struct HuggingFaceModel {
   std::vector<DiskTensor> tensors;  // in the order of the model
 };
 
+// UserError "FOLDER: not a folder; KIND is ..." unless it is one whose files can be looked at.
+void require_readable_folder(const std::filesystem::path& dir, const std::string& kind);
 bool has_safetensors(const std::filesystem::path& dir);
 // From config.json alone; tensors under their usual names, no MTP.
 HuggingFaceModel read_hugging_face_config(const std::filesystem::path& dir);

@@ -8,6 +8,7 @@
 #include "tests/apps/weft_process.h"
 #include "weft/base/json.h"
 #include "weft/base/text.h"
+#include "weft/checkpoint/safetensors.h"
 
 namespace weft {
 namespace {
@@ -206,6 +207,32 @@ TEST_F(Train, ANumberThatIsNoneStopsTheRun) {
   const Json& last = lines.back();
   EXPECT_TRUE(last.at("loss").is_null() || last.at("grad_norm").is_null());
   EXPECT_TRUE(last.contains("note")) << "JSON has no NaN; the line says what it was";
+}
+
+TEST_F(Train, WeightsThatAreNotFiniteAreToBlameForTheFirstStep) {
+  const std::string model = folder_.file("model"), file = model + "/model.safetensors";
+  std::filesystem::copy(golden("llama"), model);
+  std::string last;  // of the tensors in the file
+  {
+    const SafetensorsFile weights(file);
+    const auto end = [](const TensorEntry& entry) { return entry.bytes.data() + entry.bytes.size(); };
+    last = std::max_element(weights.entries().begin(), weights.entries().end(), [&](const auto& a, const auto& b) {
+             return end(a) < end(b);
+           })->name;
+  }
+  std::string bytes = read_file(file);
+  bytes.replace(bytes.size() - 4, 4, std::string("\0\0\xc0\x7f", 4));  // a NaN
+  std::ofstream(file, std::ios::binary) << bytes;
+  const Outcome outcome =
+      run_weft({"train", "--hf", model, "--mock-data", "--seq-length", "8", "--eval-iters", "0", "--threads", "1"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("weft: iteration 1: the loss is not finite"));
+  EXPECT_THAT(outcome.err, HasSubstr("The model in " + model + " is damaged: weights of '" + last +
+                                     "' are not finite; get a good copy"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("--lr")));
+  const Outcome wild = run_weft(Words{"train"} + tiny_run + stories + Words{"--init-method-std", "1e300"});
+  EXPECT_EQ(wild.code, 1);
+  EXPECT_THAT(wild.err, HasSubstr("No step has changed a weight yet: lower --init-method-std, or look at the data"));
 }
 
 TEST_F(Train, WithoutClippingThereIsNoNorm) {

@@ -1,6 +1,7 @@
 #include "weft/checkpoint/hugging_face.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -214,6 +215,22 @@ HuggingFaceWeights::HuggingFaceWeights(const std::filesystem::path& dir)
   check_tensor_names(files_, model_.tensors, family_named(model_.family, dir_).ignored, dir_,
                      fmt::format("config.json ({})", model_.family));
   stored_ = std::make_unique<StoredWeights>(files_, model_.tensors, model_.config.tied_embeddings);
+}
+
+std::optional<std::string> HuggingFaceWeights::first_not_finite() const {
+  std::vector<double> values;
+  std::set<ParameterIdentity> seen;  // a parameter may be several parts, or stand twice
+  for (const DiskTensor& tensor : model_.tensors) {
+    for (const DiskPart& part : tensor.parts) {
+      if (!seen.insert(part.identity).second) continue;
+      values.resize(static_cast<std::size_t>(part.parameter.elements()));
+      read(part.identity, part.parameter, DType::f64, values.data());
+      if (!std::all_of(values.begin(), values.end(), [](double value) { return std::isfinite(value); }))
+        return tensor.name;
+    }
+    stored_->forget(tensor);
+  }
+  return std::nullopt;
 }
 
 std::vector<const TensorEntry*> HuggingFaceWeights::other_tensors() const {

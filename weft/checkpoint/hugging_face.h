@@ -10,6 +10,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -67,6 +68,8 @@ class HuggingFaceWeights {
   void read(const ParameterIdentity& identity, const Shape& logical, DType target, void* out) const {
     stored_->read(identity, logical, target, out);
   }
+  // The first tensor that holds a number that is none or infinite; reads all of them up to it.
+  std::optional<std::string> first_not_finite() const;
   std::vector<const TensorEntry*> other_tensors() const;  // that are not parameters
 
  private:

@@ -52,6 +52,7 @@ class Loop {
       writer.reset();
     }
   }
+  std::string advice(std::int64_t iteration) const;
   void finish();
   std::vector<MicroBatch> next_batches();
   std::vector<std::pair<std::string, double>> router_losses(const StepResult& result) const;
@@ -176,14 +177,12 @@ int Loop::run() {
       logged_steps_ = 0;
       log(iteration, result, rate, seconds);
       // Without a norm nobody has looked at the gradients of the steps before.
-      throw RunError(
-          "iteration {}: the {} is not finite (loss {}, gradient norm {}); {}. Lower --lr, "
-          "raise --lr-warmup-iters, or look at the data of samples {} to {}",
-          iteration, std::isfinite(result.loss) ? "gradient" : "loss", result.loss,
-          result.gradient_norm ? fmt::format("{}", *result.gradient_norm) : "not looked at: --clip-grad 0",
-          result.gradient_norm ? "weights were left as they were"
-                               : "weights were left as the step before made them, finite or not",
-          consumed_ - options_.batch.global_batch_size, consumed_ - 1);
+      throw RunError("iteration {}: the {} is not finite (loss {}, gradient norm {}); {}. {}", iteration,
+                     std::isfinite(result.loss) ? "gradient" : "loss", result.loss,
+                     result.gradient_norm ? fmt::format("{}", *result.gradient_norm) : "not looked at: --clip-grad 0",
+                     result.gradient_norm ? "weights were left as they were"
+                                          : "weights were left as the step before made them, finite or not",
+                     advice(iteration));
     }
     log(iteration, result, rate, seconds);
     if ((interval > 0 && iteration % interval == 0) || iteration == iterations) validate(iteration);
@@ -193,6 +192,24 @@ int Loop::run() {
   if (session_->executor() && !session_->executor()->choice().empty()) say(session_->executor()->choice());
   finish();
   return 0;
+}
+
+// Against a loss or gradient that is not finite.
+std::string Loop::advice(std::int64_t iteration) const {
+  const std::string& model = options_.model.hf;
+  try {
+    if (const std::optional<std::string> tensor =
+            model.empty() ? std::nullopt : HuggingFaceWeights(model).first_not_finite())
+      return fmt::format("The model in {} is damaged: weights of '{}' are not finite; get a good copy", model, *tensor);
+  } catch (const UserError&) {  // it is gone by now
+  }
+  const std::string data =
+      fmt::format("look at the data of samples {} to {}", consumed_ - options_.batch.global_batch_size, consumed_ - 1);
+  // The first step's numbers are the weights' as they were given.
+  if (iteration == 1)
+    return fmt::format("No step has changed a weight yet: {}{}", model.empty() ? "lower --init-method-std, or " : "",
+                       data);
+  return "Lower --lr, raise --lr-warmup-iters, or " + data;
 }
 
 // Those that the run asks for, under Megatron's names; and what the indexers of sparse attention lose.

@@ -124,6 +124,25 @@ TEST_F(Train, SeveralMicroBatchesAreOneBatch) {
   for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(lines.at(i).at("loss").get<double>(), parts[i], 1e-12) << i;
 }
 
+TEST_F(Train, LogsWhatEachDepthOfMtpLoses) {
+  const std::string file = folder_.file("metrics.jsonl");
+  Words run = Words{"train"} + tiny_run + stories + Words{"--log-interval", "3", "--metrics", file};
+  *(std::find(run.begin(), run.end(), "--pattern") + 1) = "[*E]/[*E]/[*E]";
+  const std::vector<std::string> log = split(expect_done(run), '\n');
+  const std::vector<Json> lines = lines_of(file);
+  const auto shown = [&](const char* depth, double loss) {
+    return fmt::format("| mtp_{} loss: {:.6E} | ", depth, loss);
+  };
+  for (const char* depth : {"1", "2"}) {
+    const auto loss = [&](std::size_t i) { return lines.at(i).at(fmt::format("mtp_{}_loss", depth)).get<double>(); };
+    EXPECT_THAT(
+        log, ::testing::Contains(::testing::AllOf(HasSubstr("iteration        1/"), HasSubstr(shown(depth, loss(0))))));
+    // As of the main loss, the mean of the steps since the last line.
+    EXPECT_THAT(log, ::testing::Contains(::testing::AllOf(HasSubstr("iteration        3/"),
+                                                          HasSubstr(shown(depth, (loss(1) + loss(2)) / 2)))));
+  }
+}
+
 TEST_F(Train, RanksAreOneRun) {
   const Words four = {"--global-batch-size", "4", "--fp64"};
   const std::vector<double> alone = losses(stories + four);

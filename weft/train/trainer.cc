@@ -76,7 +76,13 @@ class Loop {
   std::int64_t consumed_ = 0, skipped_ = 0;
   Clock::time_point begin_;
   // since the last log line
+  void forget_sums() {
+    loss_sum_ = seconds_sum_ = 0;
+    mtp_sums_.clear();
+    logged_steps_ = 0;
+  }
   double loss_sum_ = 0, seconds_sum_ = 0;
+  std::vector<double> mtp_sums_;
   std::int64_t logged_steps_ = 0;
 };
 
@@ -173,8 +179,7 @@ int Loop::run() {
     const double seconds = seconds_since(start);
     write_metrics(iteration, result, rate, seconds);
     if (!result.finite) {
-      loss_sum_ = seconds_sum_ = 0;
-      logged_steps_ = 0;
+      forget_sums();
       log(iteration, result, rate, seconds);
       // Without a norm nobody has looked at the gradients of the steps before.
       throw RunError("iteration {}: the {} is not finite (loss {}, gradient norm {}); {}. {}", iteration,
@@ -230,6 +235,8 @@ std::vector<std::pair<std::string, double>> Loop::router_losses(const StepResult
 
 void Loop::log(std::int64_t iteration, const StepResult& result, double rate, double seconds) {
   loss_sum_ += result.loss;
+  mtp_sums_.resize(result.mtp_losses.size());
+  for (std::size_t d = 0; d < mtp_sums_.size(); ++d) mtp_sums_[d] += result.mtp_losses[d];
   seconds_sum_ += seconds;
   ++logged_steps_;
   if (iteration % options_.logging.log_interval != 0 && iteration != 1 && result.finite) return;
@@ -248,13 +255,13 @@ void Loop::log(std::int64_t iteration, const StepResult& result, double rate, do
   line.loss = result.finite ? loss_sum_ / steps : result.loss;
   line.gradient_norm = result.gradient_norm;
   line.router_losses = router_losses(result);
+  for (double sum : mtp_sums_) line.mtp_losses.push_back(sum / steps);
   line.seconds_left =
       seconds_since(begin_) / static_cast<double>(iteration) * static_cast<double>(line.iterations - iteration);
   line.skipped = skipped_;
   line.not_a_number = result.finite ? 0 : 1;
   say(to_text(line));
-  loss_sum_ = seconds_sum_ = 0;
-  logged_steps_ = 0;
+  forget_sums();
 }
 
 void Loop::write_metrics(std::int64_t iteration, const StepResult& result, double rate, double seconds) {

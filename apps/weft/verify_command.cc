@@ -67,7 +67,8 @@ int run_verify_command(std::span<const std::string> words) {
                     {"equal", good}});
     if (!json)
       fmt::print("{:<6} {:<19.15g} {:<19.15g} {:<10.2e} {:<10.2e} {:<10.2e} {}\n", i + 1, d.loss, d.oracle_loss,
-                 d.loss_difference, d.norm_difference, d.weight_difference, good ? "" : "DIFFERS: " + d.worst_weight);
+                 d.loss_difference, d.norm_difference, d.weight_difference,
+                 good ? "" : "DIFFERS: " + d.beyond(tolerance));
   }
   if (json)
     fmt::print("{}\n", Json({{"steps", list}, {"tolerance", tolerance}, {"equal", equal}}).dump());

@@ -103,6 +103,36 @@ TEST(CommandLine, ContradictoryFlags) {
                  {"--trajectory prints losses; it writes no --out file"});
 }
 
+// Names that no file system takes, and files that open and cannot be read, as root too.
+TEST(CommandLine, FilesThatCannotBeReadAreNamed) {
+  const std::string long_name(300, 'a'), why = long_name + ": File name too long";
+  for (const char* command : {"check", "train"})
+    expect_refused({command, "--hf", long_name}, {"weft: cannot read the folder " + why});
+  for (const char* from : {"hf", "weft"})
+    expect_refused({"convert", "--from", from, "--to", "hf", "--in", long_name, "--out", "x"},
+                   {"weft: cannot read the folder " + why});
+  expect_refused({"train", "--text", long_name}, {"weft: cannot read " + why});
+  expect_refused({"train", "--config", long_name}, {"weft: cannot read " + why});
+  expect_refused({"train", "--text", "/proc/self/mem"}, {"weft: cannot read /proc/self/mem: Input/output error"});
+}
+
+TEST(CommandLine, WrongJsonIsToldWithoutTheLibrarysOwnWords) {
+  const TemporaryFolder folder;
+  const auto without_brackets = [&](const std::string& file, const std::string& text, const Words& words,
+                                    const std::string& why) {
+    std::ofstream(folder.file(file)) << text;
+    const Outcome outcome = run_weft(words);
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_THAT(outcome.err, StartsWith("weft: " + folder.file(file) + ": " + why));
+    EXPECT_THAT(outcome.err, ::testing::Not(HasSubstr("exception")));
+  };
+  const Words check = {"check", "--hf", folder.file("")},
+              convert = {"convert", "--from",          "weft", "--to", "hf", "--in", folder.file(""),
+                         "--out",   folder.file("out")};
+  without_brackets("config.json", "{", check, "not valid JSON: parse error at line 1, column 2: ");
+  without_brackets("weft.json", "{}", convert, "not a description of a Weft checkpoint: key 'format' not found");
+}
+
 TEST(CommandLine, AllProblemsAreSaidAtOnce) {
   expect_refused({"check", "--hidden-size", "30", "--moe-router-topk", "9", "--global-batch-size", "6"},
                  {"the configuration has 3 problems:\n  - --num-attention-heads 4: must divide --hidden-size 30",

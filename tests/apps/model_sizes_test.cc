@@ -104,6 +104,17 @@ TEST(Sizes, MustDivide) {
                  {"--expert-model-parallel-size 2: must divide the 3 ranks of a pipeline stage"});
 }
 
+TEST(Sizes, ExpertsDivideOverRanksWhereverTheModelComesFrom) {
+  const auto refused = [](const Words& run, const std::string& ranks, const std::string& why) {
+    expect_refused(run + Words{"--seq-length", "16", "--ranks", ranks, "--expert-model-parallel-size", ranks},
+                   {"--expert-model-parallel-size " + ranks + ": must divide the " + why});
+  };
+  refused({"check", "--pattern", "[*E]", "--num-experts", "6"}, "4", "6 experts of a layer; use 3");
+  refused({"check", "--hf", golden("qwen3_moe")}, "3", "8 experts of a layer; use 2");
+  refused({"check", "--hf", golden("qwen3_moe")}, "16", "8 experts of a layer; use 8");
+  refused({"train", "--hf", golden("qwen3_moe"), "--mock-data"}, "3", "8 experts of a layer; use 2");
+}
+
 TEST(Layouts, ThatAreNotSpreadYet) {
   expect_refused({"check", "--mtp-num-layers", "1"}, {"--mtp-num-layers"});
   expect_refused({"check", "--ranks", "2", "--tensor-model-parallel-size", "2"},

@@ -9,6 +9,7 @@
 #include "weft/base/file.h"
 #include "weft/base/json.h"
 #include "weft/base/text.h"
+#include "weft/checkpoint/safetensors.h"
 
 namespace weft {
 namespace {
@@ -124,6 +125,25 @@ TEST_F(Train, SeveralMicroBatchesAreOneBatch) {
   for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(lines.at(i).at("loss").get<double>(), parts[i], 1e-12) << i;
 }
 
+TEST_F(Train, LogsWhatEachDepthOfMtpLoses) {
+  const std::string file = folder_.file("metrics.jsonl");
+  Words run = Words{"train"} + tiny_run + stories + Words{"--log-interval", "3", "--metrics", file};
+  *(std::find(run.begin(), run.end(), "--pattern") + 1) = "[*E]/[*E]/[*E]";
+  const std::vector<std::string> log = split(expect_done(run), '\n');
+  const std::vector<Json> lines = lines_of(file);
+  const auto shown = [&](const char* depth, double loss) {
+    return fmt::format("| mtp_{} loss: {:.6E} | ", depth, loss);
+  };
+  for (const char* depth : {"1", "2"}) {
+    const auto loss = [&](std::size_t i) { return lines.at(i).at(fmt::format("mtp_{}_loss", depth)).get<double>(); };
+    EXPECT_THAT(
+        log, ::testing::Contains(::testing::AllOf(HasSubstr("iteration        1/"), HasSubstr(shown(depth, loss(0))))));
+    // As of the main loss, the mean of the steps since the last line.
+    EXPECT_THAT(log, ::testing::Contains(::testing::AllOf(HasSubstr("iteration        3/"),
+                                                          HasSubstr(shown(depth, (loss(1) + loss(2)) / 2)))));
+  }
+}
+
 TEST_F(Train, RanksAreOneRun) {
   const Words four = {"--global-batch-size", "4", "--fp64"};
   const std::vector<double> alone = losses(stories + four);
@@ -141,6 +161,13 @@ TEST_F(Train, RanksAreOneRun) {
       parse_json(expect_done(Words{"verify"} + tiny_run + stories + layouts[1] + Words{"--json"}), "verify");
   EXPECT_EQ(report.at("equal"), true);
   EXPECT_EQ(report.at("steps").size(), 3u);
+}
+
+TEST_F(Train, ACapacityBeyondAllTokensDropsNone) {
+  const std::vector<double> without = losses(stories);
+  EXPECT_EQ(losses(stories + Words{"--moe-expert-capacity-factor", "1e18"}), without);
+  EXPECT_EQ(losses(stories + Words{"--moe-expert-capacity-factor", "1e300", "--moe-pad-expert-input-to-capacity"}),
+            without);
 }
 
 TEST_F(Train, GoesOnWithAModelOfEveryFamily) {
@@ -178,6 +205,11 @@ TEST_F(Train, FromAHuggingFaceModel) {
   EXPECT_THAT(log, HasSubstr("trained 2 iterations"));
 }
 
+TEST_F(Train, FeedsALoadedModelNoBytesUnlessAskedTo) {
+  const Words run = {"train", "--hf", golden("llama"), "--stories", "20000", "--seq-length", "8", "--train-iters", "1"};
+  expect_refused(run, {"--hf " + golden("llama") + ": stories would be read a byte a token", "Use --data-path"});
+}
+
 TEST_F(Train, ANumberThatIsNoneStopsTheRun) {
   const std::string file = folder_.file("metrics.jsonl");
   const Outcome outcome = run_weft(
@@ -195,6 +227,32 @@ TEST_F(Train, ANumberThatIsNoneStopsTheRun) {
   const Json& last = lines.back();
   EXPECT_TRUE(last.at("loss").is_null() || last.at("grad_norm").is_null());
   EXPECT_TRUE(last.contains("note")) << "JSON has no NaN; the line says what it was";
+}
+
+TEST_F(Train, WeightsThatAreNotFiniteAreToBlameForTheFirstStep) {
+  const std::string model = folder_.file("model"), file = model + "/model.safetensors";
+  std::filesystem::copy(golden("llama"), model);
+  std::string last;  // of the tensors in the file
+  {
+    const SafetensorsFile weights(file);
+    const auto end = [](const TensorEntry& entry) { return entry.bytes.data() + entry.bytes.size(); };
+    last = std::max_element(weights.entries().begin(), weights.entries().end(), [&](const auto& a, const auto& b) {
+             return end(a) < end(b);
+           })->name;
+  }
+  std::string bytes = read_file(file);
+  bytes.replace(bytes.size() - 4, 4, std::string("\0\0\xc0\x7f", 4));  // a NaN
+  std::ofstream(file, std::ios::binary) << bytes;
+  const Outcome outcome =
+      run_weft({"train", "--hf", model, "--mock-data", "--seq-length", "8", "--eval-iters", "0", "--threads", "1"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("weft: iteration 1: the loss is not finite"));
+  EXPECT_THAT(outcome.err, HasSubstr("The model in " + model + " is damaged: weights of '" + last +
+                                     "' are not finite; get a good copy"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("--lr")));
+  const Outcome wild = run_weft(Words{"train"} + tiny_run + stories + Words{"--init-method-std", "1e300"});
+  EXPECT_EQ(wild.code, 1);
+  EXPECT_THAT(wild.err, HasSubstr("No step has changed a weight yet: lower --init-method-std, or look at the data"));
 }
 
 TEST_F(Train, WithoutClippingThereIsNoNorm) {
@@ -216,6 +274,59 @@ TEST_F(Train, OutputsThatCannotBeWritten) {
                    {std::string(flag) + " " + none + ": there is no folder ", "; make it first"});
   expect_refused(Words{"train"} + tiny_run + stories + Words{"--metrics", folder_.file("")}, {"name a file in it"});
   EXPECT_EQ(folder_.entries(), 0u);
+}
+
+// A whole run of the shell's, what it said on both streams.
+Outcome run_shell(const std::string& script) {
+  Outcome outcome;
+  std::FILE* pipe = ::popen(("exec 2>&1; " + script).c_str(), "r");
+  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) outcome.out += static_cast<char>(c);
+  outcome.code = WEXITSTATUS(::pclose(pipe));
+  return outcome;
+}
+
+TEST_F(Train, GoesOnWithoutMetricsThatTheDiskDoesNotTake) {
+  const std::string file = folder_.file("metrics.jsonl"), board = folder_.file("board");
+  std::string run = "ulimit -f 1; trap '' XFSZ; " WEFT_BINARY_DIR "/weft train";  // files of at most 512 or 1024 bytes
+  for (const std::string& word : tiny_model + stories +
+                                     Words{"--train-iters", "9", "--eval-iters", "1", "--threads", "1", "--metrics",
+                                           file, "--tensorboard-dir", board})
+    run += " '" + word + "'";
+  const Outcome outcome = run_shell(run);
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("trained 9 iterations"));
+  const std::string goes_on = "File too large; training goes on without it\n";
+  EXPECT_THAT(outcome.out, ::testing::ContainsRegex("warning: cannot write the metrics to " + file + ": " + goes_on));
+  EXPECT_THAT(outcome.out, ::testing::ContainsRegex("warning: cannot write " + board + "/events.*: " + goes_on));
+  EXPECT_EQ(split(outcome.out, '\n').size(),
+            split(expect_done(Words{"train"} + tiny_model + stories +
+                              Words{"--train-iters", "9", "--eval-iters", "1", "--threads", "1"}),
+                  '\n')
+                    .size() +
+                2)
+      << "each is said once";
+}
+
+TEST_F(Train, LooksForWhatWouldEndItBeforeTheFirstStep) {
+  const Words run = {"train",         "--hf", golden("llama"), "--mock-data", "--seq-length", "8",
+                     "--train-iters", "1",    "--eval-iters",  "0",           "--threads",    "1"};
+  expect_refused(run + Words{"--save-hf", "/sys/out"},
+                 {"--save-hf /sys/out: cannot make the folder /sys/out.tmp-", "; name a folder that can be made"});
+  const Words bytes = {"--tokenizer-type", "ByteTokenizer"}, numbers = {"--tokenizer-type", "NullTokenizer"};
+  expect_refused(run + Words{"--sample", "Once"}, {"--sample 'Once': the model in", "has a tokenizer of its own"});
+  expect_refused(run + bytes + Words{"--sample", "Once"},
+                 {"--sample 'Once': its token 110 is outside the model's vocabulary of 96; --tokenizer-type "});
+  expect_refused(run + bytes + Words{"--sample", ""}, {"--sample '': its token 256 is outside"});
+  expect_refused(run + numbers + Words{"--sample", "hello"}, {"--sample 'hello': NullTokenizer reads whole numbers"});
+  expect_refused(run + numbers + Words{"--sample", "96"}, {"--sample '96': token 96 at byte 0 is outside"});
+  EXPECT_THAT(expect_done(run + numbers + Words{"--sample", "1 2 3", "--sample-length", "2"}), HasSubstr("--- 1 2 3["));
+  std::filesystem::create_directory(folder_.file("empty"));
+  for (const char* name : {"new", "empty"}) {
+    const std::string out = folder_.file(name);
+    run_weft(run + Words{"--save-hf", out, "--sample", "Once"});  // refused behind the trial
+    EXPECT_EQ(std::filesystem::exists(out), name == std::string("empty")) << "as it was";
+    EXPECT_EQ(folder_.entries(), 1u);
+  }
 }
 
 TEST_F(Train, RefusesWhatItCouldNotShowOrHold) {

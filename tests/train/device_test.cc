@@ -94,6 +94,21 @@ TEST(Device, APlanThatDoesNotFitIsRefusedBeforeItIsAllocated) {
   EXPECT_THAT(refusal(tiny, o), Not(HasSubstr("which fits")));
 }
 
+TEST(Device, WhatSavesNextToNothingIsNoAdviceUnlessItFits) {
+  SessionOptions o = small_model();  // nearly all of it weights, gradients and states, as large in bf16
+  o.config.pattern = "-";
+  o.config.hidden = 64;
+  o.config.mlp.ffn = 4096;
+  o.batch = 2;
+  o.length = 1;
+  CpuDevice cpu;
+  const auto total = static_cast<std::size_t>(Session(cpu, o).plan().memory().total());
+  Small half(total / 2), little(total - 1);
+  EXPECT_THAT(refusal(half, o), ::testing::EndsWith(". A smaller model would need less"));
+  EXPECT_THAT(refusal(little, o), HasSubstr("\n  --micro-batch-size 1: "));
+  EXPECT_THAT(refusal(little, o), HasSubstr(", which fits"));
+}
+
 // Operations need room to work in, and libraries take some.
 class Roomy : public Small {
  public:

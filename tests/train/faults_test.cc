@@ -1,6 +1,7 @@
 // Whatever breaks on one rank ends the run on all of them, soon, with a message that names the rank and the node.
 #include <chrono>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/train/bitwise_cases.h"
@@ -32,7 +33,9 @@ Plan plan_of(const RankCase& c) {
   options.expert_ranks = c.expert_ranks;
   options.data_shards = c.ranks;
   Module module = build_module(c.config, options);
-  add_updates(module, options.precision, {}, {c.ranks, c.expert_ranks, c.ranks / c.expert_ranks});
+  AdamOptions adam;
+  adam.clip = c.clip;
+  add_updates(module, options.precision, adam, {c.ranks, c.expert_ranks, c.ranks / c.expert_ranks});
   PlanOptions plan;
   plan.micro_batches = c.micro_batches;
   plan.weave = c.weave;
@@ -59,6 +62,34 @@ Ended run_with(const RankCase& c) {
 void expect_names(const Ended& ended, const std::string& part, const InjectedFault& fault) {
   EXPECT_NE(ended.message.find(part), std::string::npos)
       << "node " << fault.node << " on rank " << fault.rank << " without '" << part << "': " << ended.message;
+}
+
+TEST(Faults, that_can_hit_nothing_are_refused) {
+  RankCase c = case_of(false);
+  const Plan plan = plan_of(c);
+  const auto refusal = [&](Kind kind, std::int64_t node, std::int64_t rank) -> std::string {
+    c.fault = {kind, node, rank};
+    try {
+      run_ranks(c);
+    } catch (const UserError& e) {
+      return e.what();
+    } catch (const RunError&) {
+      return "";
+    }
+    return "the run went well";
+  };
+  const auto nodes = std::ssize(plan.nodes);
+  EXPECT_EQ(refusal(Kind::error, nodes - 1, 3), "");
+  EXPECT_EQ(refusal(Kind::error, nodes, 3),
+            fmt::format("--inject-fault: there is no node {}; `weft plan` lists 0 to {}", nodes, nodes - 1));
+  EXPECT_EQ(refusal(Kind::error, 0, 4), "--inject-fault: there is no rank 4; ranks are 0 to 3");
+  const auto exchange =
+      std::find_if(plan.nodes.begin(), plan.nodes.end(), [](const Node& node) { return node.lane == Lane::exchange; });
+  EXPECT_EQ(refusal(Kind::counts, exchange - plan.nodes.begin(), 1), "");
+  EXPECT_EQ(refusal(Kind::counts, 0, 1),
+            fmt::format("--inject-fault: node 0, {}, exchanges nothing whose counts could be wrong; node {}, {}, does",
+                        plan.name_of(plan.nodes[0]), exchange - plan.nodes.begin(), plan.name_of(*exchange)));
+  EXPECT_THAT(refusal(Kind::counts, nodes - 1, 1), ::testing::HasSubstr("exchanges nothing"));
 }
 
 TEST(Faults, forty_errors_in_any_node_on_any_rank) {

@@ -297,8 +297,6 @@ TEST(Options, Layouts) {
   EXPECT_EQ(problem_of("--ranks 2", 4), "--ranks 2: the launcher started 4 processes; leave --ranks out");
   EXPECT_EQ(problem_of("--ranks 6 --tensor-model-parallel-size 2 --context-parallel-size 2"),
             "--ranks 6: must be a multiple of tensor x context x pipeline sizes = 2 x 2 x 1 = 4; use 4 or 8");
-  EXPECT_EQ(problem_of("--ranks 4 --expert-model-parallel-size 4 --num-experts 6"),
-            "--expert-model-parallel-size 4: must divide --num-experts 6; use --num-experts 4 or 8");
   EXPECT_EQ(problem_of("--ranks 2 --expert-model-parallel-size 4"),
             "--expert-model-parallel-size 4: must divide the 2 ranks of a pipeline stage");
   EXPECT_EQ(problem_of("--ranks 3 --tensor-model-parallel-size 3"),

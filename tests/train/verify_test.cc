@@ -22,5 +22,18 @@ TEST(StepDifference, IsWithinNothingIfAnyOfItIsNaN) {
   }
 }
 
+TEST(StepDifference, SaysWhatIsBeyond) {
+  StepDifference d;
+  d.worst_weight = "head";
+  d.norm_difference = d.weight_difference = 1e-3;
+  d.loss_difference = 1e-2;
+  EXPECT_EQ(d.beyond(1e-2), "");
+  EXPECT_EQ(d.beyond(5e-3), "loss");
+  EXPECT_EQ(d.beyond(1e-4), "loss, gradient norm, head");
+  d.loss_difference = 0;
+  d.norm_difference = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(d.beyond(1), "gradient norm");
+}
+
 }  // namespace
 }  // namespace weft

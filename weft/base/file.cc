@@ -22,7 +22,11 @@ std::string read_file(const std::filesystem::path& file) {
   if (std::filesystem::is_directory(file, error)) throw UserError("{} is a directory, not a file", file.string());
   std::ifstream in(file, std::ios::binary);
   if (!in) throw UserError("cannot read {}: {}", file.string(), std::strerror(errno));
-  return {std::istreambuf_iterator<char>(in), {}};
+  try {
+    return {std::istreambuf_iterator<char>(in), {}};
+  } catch (const std::ios_base::failure& failure) {
+    throw UserError("cannot read {}: {}", file.string(), failure.code().message());
+  }
 }
 
 void write_file_atomically(const std::filesystem::path& file, std::string_view bytes) {

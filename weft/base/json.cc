@@ -7,11 +7,17 @@
 
 namespace weft {
 
+std::string reason_of(const std::exception& error) {
+  const std::string_view text = error.what();
+  const std::size_t end = text.starts_with('[') ? text.find("] ") : std::string_view::npos;
+  return std::string(end == std::string_view::npos ? text : text.substr(end + 2));
+}
+
 Json parse_json(std::string_view text, const std::string& where) {
   try {
     return Json::parse(text);
   } catch (const Json::exception& e) {
-    throw UserError("{}: not valid JSON: {}", where, e.what());
+    throw UserError("{}: not valid JSON: {}", where, reason_of(e));
   }
 }
 

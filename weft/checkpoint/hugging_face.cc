@@ -1,6 +1,7 @@
 #include "weft/checkpoint/hugging_face.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -22,10 +23,7 @@ struct Described {
 // wants_mtp: asked with the main part's config.
 Described read_config(const std::filesystem::path& dir,
                       const std::function<bool(const HuggingFaceFamily&, const ModelConfig&)>& wants_mtp) {
-  if (!std::filesystem::is_directory(dir)) {
-    throw UserError("{}: not a folder; a Hugging Face model is a folder with config.json and safetensors",
-                    dir.string());
-  }
+  require_readable_folder(dir, "a Hugging Face model is a folder with config.json and safetensors");
   const std::string file = (dir / "config.json").string();
   const Json json = read_json(file);
   const ConfigReader reader(json, file);
@@ -139,7 +137,8 @@ HuggingFaceModel describe(const std::filesystem::path& dir, const SafetensorsDir
 
 // The folder's name, once its config has been read: a wrong family is a better complaint than missing weights.
 std::string folder_of_model(const std::filesystem::path& dir) {
-  if (std::filesystem::exists(dir / "weft.json"))
+  std::error_code error;  // what cannot be looked at, reading the config complains of
+  if (std::filesystem::exists(dir / "weft.json", error))
     throw UserError(
         "{}: this is a Weft checkpoint, not a Hugging Face model; make one of it first: weft convert --from weft --to "
         "hf --in {} --out DIR",
@@ -162,9 +161,20 @@ std::string_view name_of(ExpertsForm form) {
   return "";
 }
 
+void require_readable_folder(const std::filesystem::path& dir, const std::string& kind) {
+  std::error_code error;
+  const std::filesystem::directory_iterator files(dir, error);
+  if (error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory)
+    throw UserError("{}: not a folder; {}", dir.string(), kind);
+  // A folder may be listed and yet not entered.
+  if (!error) static_cast<void>(std::filesystem::status(dir / "config.json", error));
+  if (error == std::errc::no_such_file_or_directory) return;
+  if (error) throw UserError("cannot read the folder {}: {}", dir.string(), error.message());
+}
+
 bool has_safetensors(const std::filesystem::path& dir) {
-  if (!std::filesystem::is_directory(dir)) return false;
-  const std::filesystem::directory_iterator files(dir);
+  std::error_code error;
+  const std::filesystem::directory_iterator files(dir, error);
   return std::any_of(begin(files), end(files),
                      [](const auto& file) { return file.path().extension() == ".safetensors"; });
 }
@@ -205,6 +215,22 @@ HuggingFaceWeights::HuggingFaceWeights(const std::filesystem::path& dir)
   check_tensor_names(files_, model_.tensors, family_named(model_.family, dir_).ignored, dir_,
                      fmt::format("config.json ({})", model_.family));
   stored_ = std::make_unique<StoredWeights>(files_, model_.tensors, model_.config.tied_embeddings);
+}
+
+std::optional<std::string> HuggingFaceWeights::first_not_finite() const {
+  std::vector<double> values;
+  std::set<ParameterIdentity> seen;  // a parameter may be several parts, or stand twice
+  for (const DiskTensor& tensor : model_.tensors) {
+    for (const DiskPart& part : tensor.parts) {
+      if (!seen.insert(part.identity).second) continue;
+      values.resize(static_cast<std::size_t>(part.parameter.elements()));
+      read(part.identity, part.parameter, DType::f64, values.data());
+      if (!std::all_of(values.begin(), values.end(), [](double value) { return std::isfinite(value); }))
+        return tensor.name;
+    }
+    stored_->forget(tensor);
+  }
+  return std::nullopt;
 }
 
 std::vector<const TensorEntry*> HuggingFaceWeights::other_tensors() const {

@@ -10,6 +10,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,8 @@ struct HuggingFaceModel {
   std::vector<DiskTensor> tensors;  // in the order of the model
 };
 
+// UserError "FOLDER: not a folder; KIND is ..." unless it is one whose files can be looked at.
+void require_readable_folder(const std::filesystem::path& dir, const std::string& kind);
 bool has_safetensors(const std::filesystem::path& dir);
 // From config.json alone; tensors under their usual names, no MTP.
 HuggingFaceModel read_hugging_face_config(const std::filesystem::path& dir);
@@ -65,6 +68,8 @@ class HuggingFaceWeights {
   void read(const ParameterIdentity& identity, const Shape& logical, DType target, void* out) const {
     stored_->read(identity, logical, target, out);
   }
+  // The first tensor that holds a number that is none or infinite; reads all of them up to it.
+  std::optional<std::string> first_not_finite() const;
   std::vector<const TensorEntry*> other_tensors() const;  // that are not parameters
 
  private:

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "weft/base/error.h"
+#include "weft/base/json.h"
 
 namespace weft {
 
@@ -27,7 +28,7 @@ nlohmann::json parse_strict_json(std::string_view text, const std::string& where
   try {
     return json::parse(text.begin(), text.end(), check);
   } catch (const json::exception& e) {
-    throw UserError("{}: not valid JSON: {}", where, e.what());
+    throw UserError("{}: not valid JSON: {}", where, reason_of(e));
   }
 }
 

@@ -14,8 +14,7 @@ constexpr const char* format_name = "weft checkpoint";
 constexpr int format_version = 1;
 
 WeftDescription read_description(const std::filesystem::path& dir) {
-  if (!std::filesystem::is_directory(dir))
-    throw UserError("{}: not a folder; a Weft checkpoint is a folder with weft.json and safetensors", dir.string());
+  require_readable_folder(dir, "a Weft checkpoint is a folder with weft.json and safetensors");
   if (!std::filesystem::exists(dir / "weft.json"))
     throw UserError(
         "{}: there is no weft.json, so this is no Weft checkpoint{}", dir.string(),
@@ -83,7 +82,7 @@ WeftDescription parse_description(const Json& json, const std::string& where) {
     }
     return description;
   } catch (const Json::exception& error) {
-    throw UserError("{}: not a description of a Weft checkpoint: {}", where, error.what());
+    throw UserError("{}: not a description of a Weft checkpoint: {}", where, reason_of(error));
   }
 }
 

@@ -1,5 +1,6 @@
 #include "weft/execute/injected_fault.h"
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <thread>
@@ -42,6 +43,29 @@ InjectedFault parse_fault(const std::string& text) {
     throw UserError(
         "--inject-fault '{}' is not KIND@NODE:RANK with KIND error, stall, kill or counts, as in error@37:1", text);
   return fault;
+}
+
+void require_target(const InjectedFault& fault, const Plan& plan, std::int64_t ranks) {
+  if (fault.kind == InjectedFault::Kind::none) return;
+  if (fault.rank >= ranks)
+    throw UserError("--inject-fault: there is no rank {}; ranks are 0 to {}", fault.rank, ranks - 1);
+  if (fault.node >= std::ssize(plan.nodes))
+    throw UserError("--inject-fault: there is no node {}; `weft plan` lists 0 to {}", fault.node,
+                    plan.nodes.size() - 1);
+  if (fault.kind != InjectedFault::Kind::counts) return;
+  const auto exchanges = [&](const Node& node) {
+    const auto collectives = plan.collectives_of(node);
+    return std::any_of(collectives.begin(), collectives.end(),
+                       [](const NodeCollective& c) { return c.kind == CollectiveKind::all_to_all; });
+  };
+  if (const Node& node = plan.nodes[static_cast<std::size_t>(fault.node)]; !exchanges(node)) {
+    const auto first = std::find_if(plan.nodes.begin(), plan.nodes.end(), exchanges);
+    throw UserError("--inject-fault: node {}, {}, exchanges nothing whose counts could be wrong; {}", fault.node,
+                    plan.name_of(node),
+                    first == plan.nodes.end()
+                        ? "no node of this run does"
+                        : fmt::format("node {}, {}, does", first - plan.nodes.begin(), plan.name_of(*first)));
+  }
 }
 
 }  // namespace weft

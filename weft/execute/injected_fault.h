@@ -5,6 +5,7 @@
 
 #include "weft/base/ids.h"
 #include "weft/comm/world.h"
+#include "weft/plan/plan.h"
 
 namespace weft {
 
@@ -22,5 +23,8 @@ struct InjectedFault {
 
 // "error@37:1": kind, node and rank. UserError when it says nothing of the kind.
 InjectedFault parse_fault(const std::string& text);
+
+// UserError where it can hit nothing: no such rank or node, or `counts` at a node that exchanges no tokens.
+void require_target(const InjectedFault& fault, const Plan& plan, std::int64_t ranks);
 
 }  // namespace weft

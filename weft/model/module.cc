@@ -1,5 +1,7 @@
 #include "weft/model/module.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "weft/base/error.h"
@@ -131,11 +133,21 @@ std::vector<ValueId> add_mtp_depths(ModuleBuilder& b, const Pattern& pattern, Va
   return hidden;
 }
 
+// Every rank holds as many experts as the others.
+void check_expert_ranks(std::int64_t experts, std::int64_t ranks) {
+  if (experts % ranks == 0) return;
+  std::int64_t divisor = std::min(ranks, experts);
+  while (experts % divisor != 0) --divisor;
+  throw UserError("--expert-model-parallel-size {}: must divide the {} experts of a layer; use {}", ranks, experts,
+                  divisor);
+}
+
 }  // namespace
 
 Module build_module(const ModelConfig& config, const ModuleOptions& options) {
   check_config(config);
   const Pattern pattern = parse_pattern(config.pattern);
+  if (pattern.counts.at(Symbol::experts) > 0) check_expert_ranks(config.experts.experts, options.expert_ranks);
   ModuleBuilder b(config, options);
   Module& m = b.module();
   m.tokens = b.value({"tokens", ValueKind::input, DType::i32, {b.tokens()}});

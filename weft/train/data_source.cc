@@ -1,6 +1,8 @@
 #include "weft/train/data_source.h"
 
+#include "weft/base/error.h"
 #include "weft/base/file.h"
+#include "weft/data/byte_tokenizer.h"
 #include "weft/data/entropy.h"
 #include "weft/data/megatron_source.h"
 #include "weft/data/stories.h"
@@ -10,18 +12,23 @@ namespace weft {
 
 namespace {
 
+bool validates(const TrainOptions& o) { return o.data.eval_interval > 0 && o.data.eval_iters > 0; }
+
 // Samples that the run reads of train, valid and test.
 std::array<std::int64_t, 3> samples_of(const TrainOptions& o) {
   const std::int64_t batch = o.batch.global_batch_size, iterations = o.batch.train_iters;
-  const std::int64_t evaluations = o.data.eval_interval > 0 ? iterations / o.data.eval_interval + 1 : 0;
+  const std::int64_t evaluations = validates(o) ? iterations / o.data.eval_interval + 1 : 0;
   return {iterations * batch, evaluations * o.data.eval_iters * batch, 0};
 }
 
 }  // namespace
 
 std::unique_ptr<Tokenizer> tokenizer_of(const TrainOptions& o, std::int64_t vocabulary) {
+  if (o.model.hf.empty()) return make_tokenizer(o.data.tokenizer_type, o.data.vocab_size);
+  const bool bytes = vocabulary == ByteTokenizer().vocabulary_size();
+  if (o.data.tokenizer_type.empty() && !bytes) return nullptr;
   // A null tokenizer's end of document is one more id; of a loaded model it is the last.
-  return make_tokenizer(o.data.tokenizer_type, o.model.hf.empty() ? o.data.vocab_size : vocabulary - 1);
+  return make_tokenizer(o.data.tokenizer_type.empty() ? "ByteTokenizer" : o.data.tokenizer_type, vocabulary - 1);
 }
 
 RunData open_run_data(const TrainOptions& o, std::int64_t vocabulary) {
@@ -49,16 +56,24 @@ RunData open_run_data(const TrainOptions& o, std::int64_t vocabulary) {
     m.samples = samples_of(o);
     run.splits = open_mock_data(m);
   } else {
+    if (!run.tokenizer)
+      throw UserError(
+          "--hf {}: {} would be read a byte a token, and the model has {} tokens of its own tokenizer, which Weft does "
+          "not "
+          "read. Use --data-path with token files that the model's tokenizer made, or --mock-data; or, if bytes are "
+          "what "
+          "it is to learn, --tokenizer-type ByteTokenizer",
+          o.model.hf, o.data.text.empty() ? "stories" : "--text " + o.data.text, vocabulary);
     TextDataOptions t;
     t.seq_length = o.batch.seq_length;
     t.seed = seed;
+    if (!validates(o)) t.held_out = 0;
     const bool stories = o.data.text.empty();
     const std::string text =
         stories ? write_stories(seed, static_cast<std::size_t>(o.data.stories)) : read_file(o.data.text);
     run.splits = open_text_data(text, *run.tokenizer, t, stories ? "stories" : o.data.text);
     run.letter_entropy = letter_entropy(text);
   }
-  if (o.data.eval_interval == 0 || o.data.eval_iters == 0) run.splits.valid.reset();
   return run;
 }
 

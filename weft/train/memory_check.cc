@@ -75,9 +75,10 @@ void require_memory(Device& device, const SessionOptions& options, const MemoryN
   std::string less;
   for (const Change& change : changes_of(options)) {
     const std::int64_t needed = needed_by(device, change.options);
-    if (needed >= need.total()) continue;
-    less += fmt::format("\n  {}: {}{}", change.flag, bytes(needed),
-                        static_cast<std::size_t>(needed) <= free ? ", which fits" : "");
+    const bool fits = static_cast<std::size_t>(needed) <= free;
+    constexpr double least = 0.02;  // of all: what saves less is no advice
+    if (!fits && static_cast<double>(needed) > (1 - least) * static_cast<double>(need.total())) continue;
+    less += fmt::format("\n  {}: {}{}", change.flag, bytes(needed), fits ? ", which fits" : "");
   }
   throw UserError(
       "a step needs {} of memory{}, and {} has {} free: weights {}, gradients {}, optimizer {}, activations {}, inputs "

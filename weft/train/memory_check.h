@@ -10,8 +10,8 @@ namespace weft {
 MemoryNeed count_memory(Device& device, const SessionOptions& options, const Module& module, const Plan& plan,
                         MemoryPlan memory);
 
-// UserError where the device has less free than a run needs: what it needs by kind, and which options would need less,
-// and how much.
+// UserError where the device has less free than a run needs: what it needs by kind, and which options would need at least
+// 2 % less, or fit, and how much.
 void require_memory(Device& device, const SessionOptions& options, const MemoryNeed& need);
 
 }  // namespace weft

@@ -75,14 +75,13 @@ void resolve_model(Resolver& resolver, ModelOptions& model) {
   }
 }
 
-void resolve_data(Resolver& resolver, DataOptions& data) {
+void resolve_data(Resolver& resolver, DataOptions& data, bool own_model) {
   if (data.data_path.empty() && !data.mock_data && data.text.empty())
     resolver.count(data.stories, default_story_bytes, "--stories", "no other data is named");
-  if (data.tokenizer_type.empty()) {
-    const bool ids = data.vocab_size > 0;
+  // A loaded model has a tokenizer of its own.
+  if (const bool ids = data.vocab_size > 0; data.tokenizer_type.empty() && (own_model || ids))
     resolver.set(data.tokenizer_type, std::string(ids ? "NullTokenizer" : "ByteTokenizer"), "--tokenizer-type",
                  ids ? "--vocab-size is given" : "--vocab-size is not given");
-  }
 }
 
 void resolve_batch(Resolver& resolver, TrainOptions& options) {
@@ -117,7 +116,7 @@ void resolve_optimizer(Resolver& resolver, TrainOptions& options) {
 std::vector<Derivation> resolve(TrainOptions& options) {
   Resolver resolver;
   if (options.model.hf.empty()) resolve_model(resolver, options.model);
-  resolve_data(resolver, options.data);
+  resolve_data(resolver, options.data, options.model.hf.empty());
   resolve_batch(resolver, options);
   resolve_optimizer(resolver, options);
   return std::move(resolver.derivations);

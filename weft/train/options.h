@@ -103,7 +103,7 @@ struct DataOptions {
   bool mock_data = false;
   std::int64_t stories = 0;    // bytes; derived where no other source is named
   std::string text;            // a file
-  std::string tokenizer_type;  // derived
+  std::string tokenizer_type;  // derived, but not of a loaded model
   std::int64_t vocab_size = 0, make_vocab_size_divisible_by = 128;
   std::int64_t seed = 1234;
   std::int64_t eval_interval = 1000, eval_iters = 100;

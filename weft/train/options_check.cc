@@ -127,7 +127,7 @@ void check_balance(Problems& problems, const ModelOptions& model) {
                         "the bias corrects sigmoid scores; add --moe-router-score-function sigmoid");
 }
 
-void check_experts(Problems& problems, const ModelOptions& model, const LayoutOptions& layout) {
+void check_experts(Problems& problems, const ModelOptions& model) {
   problems.at_least_one("--num-experts", model.num_experts);
   problems.at_least_one("--moe-ffn-hidden-size", model.moe_ffn_hidden_size);
   problems.at_least_one("--moe-router-topk", model.moe_router_topk);
@@ -153,10 +153,6 @@ void check_experts(Problems& problems, const ModelOptions& model, const LayoutOp
   if (model.moe_shared_expert_gate && model.moe_shared_expert_intermediate_size == 0)
     problems.add_switch("--moe-shared-expert-gate",
                         "there is no shared expert; set --moe-shared-expert-intermediate-size");
-  if (model.num_experts % layout.expert_model_parallel_size != 0)
-    problems.add("--expert-model-parallel-size", layout.expert_model_parallel_size,
-                 "must divide --num-experts {}; use --num-experts {}", model.num_experts,
-                 beside(model.num_experts, layout.expert_model_parallel_size));
 }
 
 void check_mamba(Problems& problems, const ModelOptions& model) {
@@ -194,7 +190,7 @@ void check_model(Problems& problems, const TrainOptions& options) {
     if (pattern.counts.at(Symbol::gated_delta) > 0) check_delta_net(problems, model);
     if (pattern.counts.at(Symbol::mlp) > 0) problems.at_least_one("--ffn-hidden-size", model.ffn_hidden_size);
     if (pattern.counts.at(Symbol::experts) > 0)
-      check_experts(problems, model, options.layout);
+      check_experts(problems, model);
     else if (model.num_experts > 0)
       problems.add("--num-experts", model.num_experts, "the pattern '{}' has no E; write [*E] layers, or leave it out",
                    pattern.text);

@@ -277,7 +277,7 @@ void add_data_flags(FlagTable& flags, DataOptions& data) {
               {{"ByteTokenizer", std::string("ByteTokenizer")}, {"NullTokenizer", std::string("NullTokenizer")}},
               "ByteTokenizer: a token a byte, 257 ids. NullTokenizer: data already is ids, vocab-size of them and one "
               "that ends a document.")
-      .standard("NullTokenizer where --vocab-size is given, else ByteTokenizer");
+      .standard("NullTokenizer where --vocab-size is given, else ByteTokenizer; with --hf none");
   flags.add("--vocab-size", data.vocab_size, "N", "Ids of the data, for NullTokenizer.")
       .at_least(1)
       .standard("the tokenizer's");

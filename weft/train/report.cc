@@ -41,8 +41,10 @@ std::string to_text(const PlanReport& r) {
 }
 
 std::string to_text(const LogLine& l) {
-  std::string router;
-  for (const auto& [name, loss] : l.router_losses) router += fmt::format("{}: {:.6E} | ", name, loss);
+  std::string further;
+  for (std::size_t d = 0; d < l.mtp_losses.size(); ++d)
+    further += fmt::format("mtp_{} loss: {:.6E} | ", d + 1, l.mtp_losses[d]);
+  for (const auto& [name, loss] : l.router_losses) further += fmt::format("{}: {:.6E} | ", name, loss);
   const std::string norm = l.gradient_norm ? fmt::format("grad norm: {:.3f} | ", *l.gradient_norm) : "";
   // Where the peak is known, the device is a fast one.
   const std::string throughput =
@@ -60,7 +62,7 @@ std::string to_text(const LogLine& l) {
       "lm loss: {:.6E} | {}{}number of skipped iterations:   0 | number of nan iterations: {:3} | "
       "time left: {} |",
       fmt::localtime(Clock::to_time_t(now)), micros, l.iteration, l.iterations, l.consumed_samples,
-      l.step_seconds * 1e3, throughput, l.tokens_per_second, l.learning_rate, l.global_batch, l.loss, router, norm,
+      l.step_seconds * 1e3, throughput, l.tokens_per_second, l.learning_rate, l.global_batch, l.loss, further, norm,
       l.not_a_number, human_seconds(l.seconds_left));
 }
 

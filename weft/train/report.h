@@ -33,6 +33,7 @@ struct LogLine {
   double step_seconds = 0, flops_per_second = 0, tokens_per_second = 0;
   double product_peak = 0;                                    // of all devices, as in PlanReport; 0: not measured
   std::vector<std::pair<std::string, double>> router_losses;  // by name
+  std::vector<double> mtp_losses;                             // by depth, from 1
   double learning_rate = 0, loss = 0, seconds_left = 0;
   std::optional<double> gradient_norm;  // not there without clipping
   std::int64_t not_a_number = 0;

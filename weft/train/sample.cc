@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "weft/base/error.h"
 #include "weft/base/random.h"
 
 namespace weft {
@@ -47,10 +48,27 @@ std::string readable(std::string_view bytes) {
   return text;
 }
 
+std::vector<std::int32_t> encode_prompt(const Tokenizer& tokenizer, const std::string& prompt,
+                                        std::int64_t vocabulary) {
+  std::vector<std::int32_t> tokens;
+  try {
+    tokens = tokenizer.encode(prompt);
+  } catch (const UserError& error) {
+    throw UserError("--sample '{}': {}", prompt, error.what());
+  }
+  if (tokens.empty()) tokens.push_back(tokenizer.eod());
+  for (std::int32_t token : tokens)
+    if (token >= vocabulary)
+      throw UserError(
+          "--sample '{}': its token {} is outside the model's vocabulary of {}; --tokenizer-type NullTokenizer takes "
+          "token ids",
+          prompt, token, vocabulary);
+  return tokens;
+}
+
 std::string sample(Session& session, const Tokenizer& tokenizer, const std::string& prompt,
                    const SampleOptions& options) {
-  std::vector<std::int32_t> tokens = tokenizer.encode(prompt);
-  if (tokens.empty()) tokens.push_back(tokenizer.eod());
+  std::vector<std::int32_t> tokens = encode_prompt(tokenizer, prompt, session.options().config.vocabulary);
   const std::size_t begin = tokens.size();
   const std::uint64_t key = random_key(options.seed, "sample");
   const auto window = static_cast<std::size_t>(session.options().length);

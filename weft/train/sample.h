@@ -17,6 +17,9 @@ struct SampleOptions {
 // UTF-8: what is none, U+FFFD stands for. A model of bytes may say any.
 std::string readable(std::string_view bytes);
 
+// Tokens of a prompt; of an empty one the end of a document. UserError where the model's vocabulary lacks one of them.
+std::vector<std::int32_t> encode_prompt(const Tokenizer& tokenizer, const std::string& prompt, std::int64_t vocabulary);
+
 // The prompt is not part of the result. The model sees the last `length` tokens of its training length.
 std::string sample(Session& session, const Tokenizer& tokenizer, const std::string& prompt,
                    const SampleOptions& options);

@@ -27,17 +27,20 @@ class GatheredParameters {
     }
   }
 
+  // The parameter, if no step changes it; or null.
+  const ParameterPart* frozen(const ParameterIdentity& identity) const {
+    const Place place = place_of(identity);
+    const ParameterTensor& tensor = session_.module().parameters[place.tensor];
+    return tensor.trained || tensor.balance_rate > 0 ? nullptr : place.part;
+  }
+
   void read(const ParameterIdentity& identity, double* out) {
     const int owner = identity.expert < 0 || experts_here_ == 0 ? expert_rank_ : identity.expert / experts_here_;
-    ParameterIdentity local = identity;  // every rank has one of the same shape
-    if (identity.expert >= 0 && experts_here_ > 0)
-      local.expert = expert_rank_ * experts_here_ + identity.expert % experts_here_;
-    const auto at = places_.find(local);
-    WEFT_CHECK(at != places_.end(), "the model has no parameter {}", to_text(local));
-    const ParameterPart& part = *at->second.part;
+    const Place place = place_of(identity);
+    const ParameterPart& part = *place.part;
     const auto count = static_cast<std::size_t>(part.shape.elements());
     if (owner == expert_rank_)
-      std::copy_n(tensor(at->second.tensor).begin() + static_cast<std::ptrdiff_t>(part.offset), count, out);
+      std::copy_n(tensor(place.tensor).begin() + static_cast<std::ptrdiff_t>(part.offset), count, out);
     if (identity.expert >= 0 && experts_here_ > 0) session_.broadcast_to_expert_ranks(owner, {out, count});
   }
 
@@ -46,6 +49,14 @@ class GatheredParameters {
     std::size_t tensor;
     const ParameterPart* part;
   };
+  // Of an expert elsewhere that of the one here in its stead: every rank has one of the same shape.
+  Place place_of(ParameterIdentity identity) const {
+    if (identity.expert >= 0 && experts_here_ > 0)
+      identity.expert = expert_rank_ * experts_here_ + identity.expert % experts_here_;
+    const auto at = places_.find(identity);
+    WEFT_CHECK(at != places_.end(), "the model has no parameter {}", to_text(identity));
+    return at->second;
+  }
   // A tensor holds many parameters, and a layer asks for few tensors in turns.
   const std::vector<double>& tensor(std::size_t index) {
     for (const auto& [number, values] : recent_)
@@ -64,13 +75,25 @@ class GatheredParameters {
 
 }  // namespace
 
+void require_savable(const std::filesystem::path& to) {
+  try {
+    const NewFolder trial(to);
+  } catch (const RunError& e) {
+    throw UserError("--save-hf {}: {}; name a folder that can be made", to.string(), e.what());
+  }
+}
+
 HuggingFaceSaver::HuggingFaceSaver(const std::filesystem::path& from, std::filesystem::path to)
     : weights_(from), side_files_(read_side_files(from)), to_(std::move(to)) {}
 
 void HuggingFaceSaver::save(Session& session) const {
   GatheredParameters parameters(session);
   const ParameterSource source = [&](const ParameterIdentity& identity, double* out) {
-    parameters.read(identity, out);
+    // The old file has it to the last bit; here it may be rounded to what the model computes in.
+    if (const ParameterPart* frozen = parameters.frozen(identity))
+      weights_.read(identity, frozen->shape, DType::f64, out);
+    else
+      parameters.read(identity, out);
   };
   std::vector<TensorToWrite> tensors;
   for (const DiskTensor& tensor : weights_.model().tensors)

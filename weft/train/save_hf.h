@@ -9,12 +9,16 @@
 
 namespace weft {
 
+// UserError "--save-hf TO: ..." unless a folder can be made there: makes one beside, which goes away again.
+void require_savable(const std::filesystem::path& to);
+
 // Made before training: everything of the old folder that the new one needs is open or in memory from then on.
 class HuggingFaceSaver {
  public:
   HuggingFaceSaver(const std::filesystem::path& from, std::filesystem::path to);
 
-  // Tensors have the names and the types that they had; weights are rounded once to it. With several ranks all of them
+  // Tensors have the names and the types that they had; weights are rounded once to it, and those that no step
+  // changes are the old file's. With several ranks all of them
   // call it, and the first writes.
   void save(Session& session) const;
 

@@ -91,6 +91,7 @@ Session::Session(Device& device, const SessionOptions& options)
   add_updates(module_, options.precision, options.adam, ranks.gradients());
   if (!options.updates) module_.states.clear();
   Plan plan = build_plan(module_, plan_options(options));
+  require_target(options.fault, plan, ranks.ranks());
   need_ = count_memory(device, options, module_, plan, plan_memory(plan));
   require_memory(device, options, need_);
   stream_->reserve(need_.streams.lanes[static_cast<std::size_t>(Lane::compute)]);

@@ -41,6 +41,18 @@ class Loop {
     std::fputs((text + "\n").c_str(), out_);  // a log that cannot be written stops no training
     std::fflush(out_);
   }
+  // A file that takes no more, of a full disk, does not end the run: that is said once, and training goes on without it.
+  template <class Writer, class Write>
+  static void write_or_drop(std::unique_ptr<Writer>& writer, const Write& write) {
+    if (!writer) return;
+    try {
+      write(*writer);
+    } catch (const RunError& error) {
+      fmt::print(stderr, "warning: {}; training goes on without it\n", error.what());
+      writer.reset();
+    }
+  }
+  std::string advice(std::int64_t iteration) const;
   void finish();
   std::vector<MicroBatch> next_batches();
   std::vector<std::pair<std::string, double>> router_losses(const StepResult& result) const;
@@ -64,7 +76,13 @@ class Loop {
   std::int64_t consumed_ = 0;
   Clock::time_point begin_;
   // since the last log line
+  void forget_sums() {
+    loss_sum_ = seconds_sum_ = 0;
+    mtp_sums_.clear();
+    logged_steps_ = 0;
+  }
   double loss_sum_ = 0, seconds_sum_ = 0;
+  std::vector<double> mtp_sums_;
   std::int64_t logged_steps_ = 0;
 };
 
@@ -75,8 +93,18 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
       rank_(world_ ? world_->rank().value : 0),
       ranks_(world_ ? world_->size() : 1),
       pricer_(environment.pricer) {
+  // What would end a long run is looked for before it.
+  if (rank_ == 0 && !options.checkpoint.save_hf.empty()) require_savable(options.checkpoint.save_hf);
   config_ = run_config(options);
   data_ = open_run_data(options, config_.vocabulary);
+  for (const std::string& prompt : options.logging.sample) {
+    if (!data_.tokenizer)
+      throw UserError(
+          "--sample '{}': the model in {} has a tokenizer of its own, which Weft does not read; --tokenizer-type "
+          "NullTokenizer takes token ids",
+          prompt, options.model.hf);
+    encode_prompt(*data_.tokenizer, prompt, config_.vocabulary);
+  }
   SessionOptions session = session_options(options, config_, world_);
   session.ranks.on_device = environment.ranks_on_device;
   session.validates = data_.splits.valid != nullptr;
@@ -151,18 +179,15 @@ int Loop::run() {
     const double seconds = seconds_since(start);
     write_metrics(iteration, result, rate, seconds);
     if (!result.finite) {
-      loss_sum_ = seconds_sum_ = 0;
-      logged_steps_ = 0;
+      forget_sums();
       log(iteration, result, rate, seconds);
       // Without a norm nobody has looked at the gradients of the steps before.
-      throw RunError(
-          "iteration {}: the {} is not finite (loss {}, gradient norm {}); {}. Lower --lr, "
-          "raise --lr-warmup-iters, or look at the data of samples {} to {}",
-          iteration, std::isfinite(result.loss) ? "gradient" : "loss", result.loss,
-          result.gradient_norm ? fmt::format("{}", *result.gradient_norm) : "not looked at: --clip-grad 0",
-          result.gradient_norm ? "weights were left as they were"
-                               : "weights were left as the step before made them, finite or not",
-          consumed_ - options_.batch.global_batch_size, consumed_ - 1);
+      throw RunError("iteration {}: the {} is not finite (loss {}, gradient norm {}); {}. {}", iteration,
+                     std::isfinite(result.loss) ? "gradient" : "loss", result.loss,
+                     result.gradient_norm ? fmt::format("{}", *result.gradient_norm) : "not looked at: --clip-grad 0",
+                     result.gradient_norm ? "weights were left as they were"
+                                          : "weights were left as the step before made them, finite or not",
+                     advice(iteration));
     }
     log(iteration, result, rate, seconds);
     if ((interval > 0 && iteration % interval == 0) || iteration == iterations) validate(iteration);
@@ -172,6 +197,24 @@ int Loop::run() {
   if (session_->executor() && !session_->executor()->choice().empty()) say(session_->executor()->choice());
   finish();
   return 0;
+}
+
+// Against a loss or gradient that is not finite.
+std::string Loop::advice(std::int64_t iteration) const {
+  const std::string& model = options_.model.hf;
+  try {
+    if (const std::optional<std::string> tensor =
+            model.empty() ? std::nullopt : HuggingFaceWeights(model).first_not_finite())
+      return fmt::format("The model in {} is damaged: weights of '{}' are not finite; get a good copy", model, *tensor);
+  } catch (const UserError&) {  // it is gone by now
+  }
+  const std::string data =
+      fmt::format("look at the data of samples {} to {}", consumed_ - options_.batch.global_batch_size, consumed_ - 1);
+  // The first step's numbers are the weights' as they were given.
+  if (iteration == 1)
+    return fmt::format("No step has changed a weight yet: {}{}", model.empty() ? "lower --init-method-std, or " : "",
+                       data);
+  return "Lower --lr, raise --lr-warmup-iters, or " + data;
 }
 
 // Those that the run asks for, under Megatron's names; and what the indexers of sparse attention lose.
@@ -192,6 +235,8 @@ std::vector<std::pair<std::string, double>> Loop::router_losses(const StepResult
 
 void Loop::log(std::int64_t iteration, const StepResult& result, double rate, double seconds) {
   loss_sum_ += result.loss;
+  mtp_sums_.resize(result.mtp_losses.size());
+  for (std::size_t d = 0; d < mtp_sums_.size(); ++d) mtp_sums_[d] += result.mtp_losses[d];
   seconds_sum_ += seconds;
   ++logged_steps_;
   if (iteration % options_.logging.log_interval != 0 && iteration != 1 && result.finite) return;
@@ -210,12 +255,12 @@ void Loop::log(std::int64_t iteration, const StepResult& result, double rate, do
   line.loss = result.finite ? loss_sum_ / steps : result.loss;
   line.gradient_norm = result.gradient_norm;
   line.router_losses = router_losses(result);
+  for (double sum : mtp_sums_) line.mtp_losses.push_back(sum / steps);
   line.seconds_left =
       seconds_since(begin_) / static_cast<double>(iteration) * static_cast<double>(line.iterations - iteration);
   line.not_a_number = result.finite ? 0 : 1;
   say(to_text(line));
-  loss_sum_ = seconds_sum_ = 0;
-  logged_steps_ = 0;
+  forget_sums();
 }
 
 void Loop::write_metrics(std::int64_t iteration, const StepResult& result, double rate, double seconds) {
@@ -224,7 +269,7 @@ void Loop::write_metrics(std::int64_t iteration, const StepResult& result, doubl
   std::vector<std::string> mtp_names;
   for (std::size_t d = 1; d <= result.mtp_losses.size(); ++d) mtp_names.push_back(fmt::format("mtp_{}_loss", d));
   const auto router = router_losses(result);
-  if (metrics_) {
+  write_or_drop(metrics_, [&](MetricsWriter& metrics) {
     std::vector<Metric> line = {{"iteration", iteration},       {"loss", result.loss},
                                 {"learning_rate", rate},        {"step_seconds", seconds},
                                 {"tokens_per_second", tokens},  {"gflops", flops_ / seconds * 1e-9},
@@ -234,18 +279,18 @@ void Loop::write_metrics(std::int64_t iteration, const StepResult& result, doubl
       line.push_back({"share_of_gemm_peak", flops_ / seconds / (product_peak_ * static_cast<double>(ranks_))});
     for (std::size_t d = 0; d < mtp_names.size(); ++d) line.push_back({mtp_names[d], result.mtp_losses[d]});
     for (const auto& [name, loss] : router) line.push_back({name, loss});
-    metrics_->write(line);
-  }
-  if (tensorboard_) {
-    tensorboard_->scalar("lm loss", iteration, result.loss);
+    metrics.write(line);
+  });
+  write_or_drop(tensorboard_, [&](TensorboardWriter& board) {
+    board.scalar("lm loss", iteration, result.loss);
     for (std::size_t d = 0; d < mtp_names.size(); ++d)
-      tensorboard_->scalar(fmt::format("mtp_{} loss", d + 1), iteration, result.mtp_losses[d]);
-    if (result.gradient_norm) tensorboard_->scalar("grad-norm", iteration, *result.gradient_norm);
-    tensorboard_->scalar("learning-rate", iteration, rate);
-    tensorboard_->scalar("iteration-time", iteration, seconds);
-    for (const auto& [name, loss] : router) tensorboard_->scalar(name, iteration, loss);
-    tensorboard_->scalar("batch-size", iteration, static_cast<double>(options_.batch.global_batch_size));
-  }
+      board.scalar(fmt::format("mtp_{} loss", d + 1), iteration, result.mtp_losses[d]);
+    if (result.gradient_norm) board.scalar("grad-norm", iteration, *result.gradient_norm);
+    board.scalar("learning-rate", iteration, rate);
+    board.scalar("iteration-time", iteration, seconds);
+    for (const auto& [name, loss] : router) board.scalar(name, iteration, loss);
+    board.scalar("batch-size", iteration, static_cast<double>(options_.batch.global_batch_size));
+  });
 }
 
 void Loop::validate(std::int64_t iteration) {
@@ -263,8 +308,11 @@ void Loop::validate(std::int64_t iteration) {
       say(fmt::format(
           " validation loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {:.6E} | ({} batches in {})",
           iteration, loss, std::exp(std::min(20.0, loss)), count, human_seconds(seconds_since(start))));
-      if (metrics_) metrics_->write({{"iteration", iteration}, {"validation_loss", loss}});
-      if (tensorboard_) tensorboard_->scalar("lm loss validation", iteration, loss);
+      write_or_drop(metrics_, [&](MetricsWriter& metrics) {
+        metrics.write({{"iteration", iteration}, {"validation_loss", loss}});
+      });
+      write_or_drop(tensorboard_,
+                    [&](TensorboardWriter& board) { board.scalar("lm loss validation", iteration, loss); });
     }
   }
   for (const std::string& prompt : options_.logging.sample) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "weft/base/error.h"
+#include "weft/base/text.h"
 #include "weft/train/data_source.h"
 
 namespace weft {
@@ -58,6 +59,14 @@ TrainOptions oracle_of(const TrainOptions& options) {
   oracle.execution.overlap_optimizer = false;
   oracle.execution.emulate_network.clear();
   return oracle;
+}
+
+std::string StepDifference::beyond(double tolerance) const {
+  std::vector<std::string> parts;
+  if (!(loss_difference <= tolerance)) parts.push_back("loss");
+  if (!(norm_difference <= tolerance)) parts.push_back("gradient norm");
+  if (!(weight_difference <= tolerance)) parts.push_back(worst_weight);
+  return join(parts, ", ");
 }
 
 std::vector<StepDifference> compare(const RunRecord& run, const RunRecord& oracle) {

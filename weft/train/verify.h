@@ -40,6 +40,8 @@ struct StepDifference {
   // Relative: |a - b| / |b|; of weights the norm of the difference over the norm, of the worst parameter.
   double loss_difference = 0, norm_difference = 0, weight_difference = 0;
   std::string worst_weight;
+  // "loss, gradient norm, language.main.3.gate.7": what is not within the tolerance; of weights the worst.
+  std::string beyond(double tolerance) const;
   bool within(double tolerance) const {  // false if any is NaN
     return loss_difference <= tolerance && norm_difference <= tolerance && weight_difference <= tolerance;
   }

@@ -1,5 +1,6 @@
 #include "weft/model/layers/experts_balance.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "weft/device/operations.h"
@@ -20,9 +21,10 @@ RouterBalance::RouterBalance(ModuleBuilder& b, const ExpertsSpec& spec, ValueId 
   Module& m = b.module();
   const std::int64_t T = b.tokens(), E = experts_, k = router_.k;
   if (spec_.capacity_factor > 0) {
-    capacity_ = static_cast<std::int64_t>(
-        std::ceil(static_cast<double>(T * k) / static_cast<double>(E) * spec_.capacity_factor));
-    drops_ = capacity_ < T;  // a token goes to an expert once
+    // A token goes to an expert once, so that no expert needs more rows than there are tokens.
+    const double rows = std::ceil(static_cast<double>(T * k) / static_cast<double>(E) * spec_.capacity_factor);
+    capacity_ = static_cast<std::int64_t>(std::min(rows, static_cast<double>(T)));
+    drops_ = capacity_ < T;
     padded_ = spec_.pad_to_capacity;
     if (drops_) kept_ = b.scratch("kept", DType::i32, {T, k});
   }

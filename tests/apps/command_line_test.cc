@@ -66,6 +66,14 @@ TEST(CommandLine, BadNumbersAndChoices) {
                  {"--device abacus: there is no such device; there are 'cpu' and 'cuda'"});
 }
 
+TEST(CommandLine, EmptyValuesAreNotTheDefault) {
+  for (const char* flag : {"--pattern", "--text", "--hf", "--save-hf", "--metrics", "--data-path", "--device",
+                           "--split", "--timeline", "--config", "--hidden-size"})
+    expect_refused({"train", flag, ""}, {std::string(flag) + ": the value is empty; leave the flag out instead"});
+  expect_refused({"probe", "--hf", ""}, {"--hf: the value is empty"});
+  expect_refused({"convert", "--in", ""}, {"--in: the value is empty"});
+}
+
 TEST(CommandLine, ContradictoryFlags) {
   expect_refused({"train", "--bf16", "--fp64"},
                  {"--dtype is given twice with different values: bf16 (--bf16) and f64 (--fp64); keep one"});

@@ -124,6 +124,18 @@ TEST(Toml, WrongValuesPointAtTheValue) {
             "       ^");
 }
 
+TEST(Toml, EmptyValuesAreRefusedInTheirPlace) {
+  EXPECT_EQ(Fixture().error("lr = 1\nname = ''\n"),
+            "run.toml:2:8: --name: the value is empty; leave the flag out instead\n"
+            "  name = ''\n"
+            "         ^");
+  EXPECT_EQ(Fixture().error("data-path = []"),
+            "run.toml:1:13: --data-path: the value is empty; leave the flag out instead\n"
+            "  data-path = []\n"
+            "              ^");
+  EXPECT_EQ(Fixture().error("data-path = ['a', '']").rfind("run.toml:1:13: --data-path: the value is empty", 0), 0u);
+}
+
 TEST(Toml, CaretsCountCharactersNotBytes) {
   EXPECT_EQ(Fixture().error("names.\"\xc3\xa9\xc3\xa9\".hidden-size = 0"),
             "run.toml:1:26: --hidden-size: 0 is out of range; it must be at least 1\n"

@@ -172,7 +172,10 @@ std::vector<std::string> FlagTable::words_of(const Found& found, const FlagValue
                                                         : written;
     flag.refuse(fmt::format("wants {}, got {}", noun(flag.kind), seen));
   }
-  return value.words;
+  const auto& words = value.words;
+  if (!flag.empty_means_something && (words.empty() || std::find(words.begin(), words.end(), "") != words.end()))
+    flag.refuse("the value is empty; leave the flag out instead");
+  return words;
 }
 
 void FlagTable::apply(std::span<const FlagAssignment> assignments) {

@@ -71,6 +71,7 @@ struct Flag {
   bool many = false;                  // takes all words up to the next flag
   bool repeats = false;               // every occurrence adds one item
   bool command_line_only = false;
+  bool empty_means_something = false;  // else an empty value is refused: it comes of a script's unset variable
   double low = -std::numeric_limits<double>::infinity(), high = std::numeric_limits<double>::infinity();
   bool low_open = false, high_open = false;  // the bound itself is not allowed
   // Of whole numbers, a bound that help need not say: products of a few sizes must not overflow.
@@ -96,6 +97,7 @@ struct Flag {
   Flag& takes_many();
   Flag& each();  // a list that takes one word an occurrence
   Flag& only_on_command_line();
+  Flag& may_be_empty();
 
   // Throws with "--flag: " in front.
   [[noreturn]] void refuse(const std::string& message) const;

@@ -300,7 +300,8 @@ void add_logging_flags(FlagTable& flags, LoggingOptions& logging) {
   flags.add("--metrics", logging.metrics, "FILE", "Write a JSON line a step.");
   flags.add("--tensorboard-dir", logging.tensorboard_dir, "DIR", "Write TensorBoard event files.");
   flags.add("--sample", logging.sample, "PROMPT", "Continue this text at each validation and at the end; repeatable.")
-      .each();
+      .each()
+      .may_be_empty();
   flags.add("--sample-length", logging.sample_length, "N", "Tokens of a continuation.").at_least(1);
   flags.add("--sample-temperature", logging.sample_temperature, "X", "0 takes the likeliest token.").at_least(0);
 }
@@ -427,7 +428,7 @@ std::string options_markdown() {
          "Made from the table of flags (`weft/train/options_table.cc`); do not edit. `weft plan`, `check` and `verify` "
          "take the same.\n"
          "`--flag value` and `--flag=value` are the same; names are never abbreviated; a flag given twice with "
-         "different values is an error.\n"
+         "different values is an error; so is an empty value, which a script's unset variable leaves.\n"
          "`--config FILE.toml` takes the same names without dashes in front, `_` or `-` inside, in any tables: "
          "`hidden-size = 64`, `bf16 = true`, `data-path = [\"a\", \"b\"]`. The command line wins.\n" +
          flags.markdown();

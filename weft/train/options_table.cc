@@ -316,7 +316,9 @@ void add_checkpoint_flags(FlagTable& flags, CheckpointOptions& checkpoint) {
 
 void add_train_flags(FlagTable& flags, TrainOptions& options) {
   flags.section("General");
-  flags.add("--config", options.config, "FILE", "Read flags from a TOML file; the command line wins. Repeatable.")
+  flags
+      .add("--config", options.config, "FILE",
+           "Read flags from a TOML file. Repeatable: a later file wins over an earlier one, the command line over all.")
       .each()
       .only_on_command_line();
   flags.add("--explain", options.explain, "NAME", "Say a flag's value, where it came from and what it means.")
@@ -430,7 +432,8 @@ std::string options_markdown() {
          "`--flag value` and `--flag=value` are the same; names are never abbreviated; a flag given twice with "
          "different values is an error; so is an empty value, which a script's unset variable leaves.\n"
          "`--config FILE.toml` takes the same names without dashes in front, `_` or `-` inside, in any tables: "
-         "`hidden-size = 64`, `bf16 = true`, `data-path = [\"a\", \"b\"]`. The command line wins.\n" +
+         "`hidden-size = 64`, `bf16 = true`, `data-path = [\"a\", \"b\"]`. A later file wins over an earlier one, the "
+         "command line over all.\n" +
          flags.markdown();
 }
 

@@ -207,7 +207,9 @@ void add_recurrent_flags(FlagTable& flags, ModelOptions& model) {
   flags.add("--mamba-conv-kernel-dim", model.mamba_conv_kernel_dim, "N", "M: taps of the convolution.")
       .at_least(1)
       .at_most(16);
-  flags.add("--mamba-chunk-size", model.mamba_chunk_size, "N", "M: tokens of a chunk of the scan; changes no result.")
+  flags
+      .add("--mamba-chunk-size", model.mamba_chunk_size, "N",
+           "M: tokens of a chunk of the scan; another size rounds differently.")
       .at_least(1);
   flags.add("--linear-num-value-heads", model.linear_num_value_heads, "N", "G: value heads.")
       .at_least(1)
@@ -418,7 +420,9 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
             "Break on purpose at a node of `weft plan` on a rank: error, stall, kill or counts.");
   flags.add("--trace", options.execution.trace, "FILE", "What the last step did and when, for Perfetto.");
   flags.add("--timeline", options.execution.timeline, "FILE", "The same as a page, plan beside actual.");
-  flags.add("--digest", options.execution.digest, "Ends with a digest of all weights, the same in every layout.");
+  flags.add("--digest", options.execution.digest,
+            "Ends with a digest of all weights: the same in whatever order a layout runs; another layout rounds "
+            "differently.");
   add_foreign_flags(flags);
 }
 

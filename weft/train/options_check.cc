@@ -216,23 +216,22 @@ bool check_layout_sizes(Problems& problems, const LayoutOptions& layout) {
   return problems.list.empty();
 }
 
-// Whether the sizes multiply out, so that there is a number of data-parallel ranks.
+// Whether there is a number of data-parallel ranks.
 bool check_layout(Problems& problems, const LayoutOptions& layout) {
+  const std::size_t before = problems.list.size();
+  for (const auto& [flag, size] : {std::pair{"--tensor-model-parallel-size", layout.tensor_model_parallel_size},
+                                   {"--context-parallel-size", layout.context_parallel_size},
+                                   {"--pipeline-model-parallel-size", layout.pipeline_model_parallel_size}})
+    if (size > 1)
+      problems.add(flag, size, "Weft does not spread a model so yet, over data and expert ranks only; leave it out");
+  if (problems.list.size() > before) return false;
   if (layout.launched_ranks > 1 && layout.ranks != layout.launched_ranks)
     problems.add("--ranks", layout.ranks, "the launcher started {} processes; leave --ranks out",
                  layout.launched_ranks);
-  const std::int64_t model_parallel =
-      layout.tensor_model_parallel_size * layout.context_parallel_size * layout.pipeline_model_parallel_size;
-  const bool fits = layout.ranks % model_parallel == 0;
-  if (!fits)
-    problems.add("--ranks", layout.ranks,
-                 "must be a multiple of tensor x context x pipeline sizes = {} x {} x {} = {}; use {}",
-                 layout.tensor_model_parallel_size, layout.context_parallel_size, layout.pipeline_model_parallel_size,
-                 model_parallel, beside(layout.ranks, model_parallel));
-  else if (layout.ranks / layout.pipeline_model_parallel_size % layout.expert_model_parallel_size != 0)
-    problems.add("--expert-model-parallel-size", layout.expert_model_parallel_size,
-                 "must divide the {} ranks of a pipeline stage", layout.ranks / layout.pipeline_model_parallel_size);
-  return fits;
+  if (layout.ranks % layout.expert_model_parallel_size != 0)
+    problems.add("--expert-model-parallel-size", layout.expert_model_parallel_size, "must divide the {} ranks",
+                 layout.ranks);
+  return true;
 }
 
 void check_batch(Problems& problems, const TrainOptions& options, bool layout_is_good) {
@@ -257,7 +256,7 @@ void check_batch(Problems& problems, const TrainOptions& options, bool layout_is
                  batch.global_batch_size);
 }
 
-void check_data(Problems& problems, const DataOptions& data, const LayoutOptions& layout, bool own_model) {
+void check_data(Problems& problems, const DataOptions& data, bool own_model) {
   std::vector<std::string> sources;
   if (!data.data_path.empty()) sources.push_back("--data-path");
   if (data.mock_data) sources.push_back("--mock-data");
@@ -279,11 +278,6 @@ void check_data(Problems& problems, const DataOptions& data, const LayoutOptions
   if (!null && data.vocab_size > 0)
     problems.add("--vocab-size", data.vocab_size, "{} has a vocabulary of its own; leave one of the two out",
                  data.tokenizer_type);
-  if (layout.tensor_model_parallel_size > 0 &&
-      data.make_vocab_size_divisible_by % layout.tensor_model_parallel_size != 0)
-    problems.add("--make-vocab-size-divisible-by", data.make_vocab_size_divisible_by,
-                 "must be a multiple of --tensor-model-parallel-size {}; use {}", layout.tensor_model_parallel_size,
-                 beside(data.make_vocab_size_divisible_by, layout.tensor_model_parallel_size));
 }
 
 void check_twice(Problems& problems, const char* iterations, std::int64_t count, const char* samples,
@@ -349,10 +343,10 @@ std::vector<std::string> find_problems(const TrainOptions& options) {
   const bool own_model = options.model.hf.empty();
   const bool sizes = check_layout_sizes(problems, options.layout);
   const bool layout_is_good = sizes && check_layout(problems, options.layout);
-  if (own_model && sizes) check_model(problems, options);
+  if (own_model && layout_is_good) check_model(problems, options);
   if (!own_model) check_balance_losses(problems, options.model);
   check_batch(problems, options, layout_is_good);
-  check_data(problems, options.data, options.layout, own_model);
+  check_data(problems, options.data, own_model);
   check_optimizer(problems, options);
   const ExecutionOptions& execution = options.execution;
   if (execution.deterministic_mode && execution.attention_backward == AttentionBackwardKind::fastest)

@@ -264,6 +264,10 @@ void add_batch_flags(FlagTable& flags, BatchOptions& batch) {
       .standard("none");
 }
 
+constexpr const char* no_tokenizer =
+    "Weft reads no tokenizer's files; make token files with Megatron's tools and give --data-path PREFIX with "
+    "--vocab-size N";
+
 void add_data_flags(FlagTable& flags, DataOptions& data) {
   flags.section("Data");
   flags.add("--data-path", data.data_path, "PREFIX", "Megatron .bin/.idx files: one prefix, or WEIGHT PREFIX pairs.");
@@ -279,6 +283,12 @@ void add_data_flags(FlagTable& flags, DataOptions& data) {
               {{"ByteTokenizer", std::string("ByteTokenizer")}, {"NullTokenizer", std::string("NullTokenizer")}},
               "ByteTokenizer: a token a byte, 257 ids. NullTokenizer: data already is ids, vocab-size of them and one "
               "that ends a document.")
+      .lacks("HuggingFaceTokenizer", no_tokenizer)
+      .lacks("GPT2BPETokenizer", no_tokenizer)
+      .lacks("Llama2Tokenizer", no_tokenizer)
+      .lacks("GPTSentencePieceTokenizer", no_tokenizer)
+      .lacks("SentencePieceTokenizer", no_tokenizer)
+      .lacks("TikTokenizer", no_tokenizer)
       .standard("NullTokenizer where --vocab-size is given, else ByteTokenizer");
   flags.add("--vocab-size", data.vocab_size, "N", "Ids of the data, for NullTokenizer.")
       .at_least(1)

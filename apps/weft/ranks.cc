@@ -61,6 +61,8 @@ int run_ranks(const TrainOptions& options, const Launch& launch, const std::stri
               const std::function<int(const RankPlace&)>& body) {
   const bool on_gpu = device == "cuda", emulates = !options.execution.emulate_network.empty();
   const bool nccl = on_gpu && (launch.size > 1 || options.execution.distributed_backend == BackendKind::nccl);
+  if (!on_gpu && options.execution.distributed_backend == BackendKind::nccl)
+    throw UserError("--distributed-backend nccl: NCCL connects GPUs, and this runs on the CPU; leave it out");
   if (emulates && on_gpu)
     throw UserError("--emulate-network slows down what goes through host memory, not through GPUs: use --device cpu");
   const auto with_device = [&](World* world, int place) {

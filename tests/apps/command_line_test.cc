@@ -92,6 +92,15 @@ TEST(CommandLine, ContradictoryFlags) {
                  {"--trajectory prints losses; it writes no --out file"});
 }
 
+TEST(CommandLine, FlagsThatWouldDoNothing) {
+  const Words dense = {"check", "--hf", golden("llama"), "--seq-length", "16"};
+  expect_refused(dense + Words{"--moe-aux-loss-coeff", "0.1"}, {"--moe-aux-loss-coeff 0.1: the pattern '", "has no E"});
+  expect_refused(dense + Words{"--mtp-loss-scaling-factor", "0.5"}, {"--mtp-loss-scaling-factor 0.5: ", "has no /"});
+  expect_done({"check", "--hf", golden("mixtral"), "--seq-length", "16", "--moe-aux-loss-coeff", "0.1"});
+  expect_refused(Words{"train"} + tiny_run + Words{"--device", "cpu", "--distributed-backend", "nccl"},
+                 {"--distributed-backend nccl: NCCL connects GPUs, and this runs on the CPU"});
+}
+
 TEST(CommandLine, AllProblemsAreSaidAtOnce) {
   expect_refused({"check", "--hidden-size", "30", "--moe-router-topk", "9", "--global-batch-size", "6"},
                  {"the configuration has 3 problems:\n  - --num-attention-heads 4: must divide --hidden-size 30",

@@ -198,6 +198,8 @@ std::vector<Derivation> resolve(TrainOptions& options);
 
 // Every rule that resolved options break, each "--flag value: rule; what to do".
 std::vector<std::string> find_problems(const TrainOptions& options);
+// Every flag that the user has set and that would do nothing in this model or run, and why.
+std::vector<std::string> find_idle_flags(const FlagTable& flags, const TrainOptions& options);
 void throw_problems(const std::vector<std::string>& problems);  // one UserError with all of them; none: returns
 void check_options(const TrainOptions& options);
 

@@ -79,15 +79,6 @@ void check_indexer(Problems& problems, const ModelOptions& model) {
                  "must hold the {} elements that turn (--qk-pos-emb-head-dim); raise it", model.qk_pos_emb_head_dim);
 }
 
-void check_activation(Problems& problems, const ModelOptions& model) {
-  const bool quick = model.activation == ActivationKind::quick_geglu;
-  if (model.activation_func_clamp_value > 0 && !quick && model.activation != ActivationKind::swiglu)
-    problems.add("--activation-func-clamp-value", model.activation_func_clamp_value,
-                 "only swiglu and quick-geglu are clamped; leave it out");
-  if (model.glu_linear_offset != 0 && !quick)
-    problems.add("--glu-linear-offset", model.glu_linear_offset, "only quick-geglu has an offset; leave it out");
-}
-
 void check_rope_scaling(Problems& problems, const ModelOptions& model) {
   if (model.positions == PositionKind::yarn && model.use_rope_scaling)
     problems.add_switch("--use-rope-scaling", "positions are scaled by YaRN already; leave one of the two out");
@@ -116,8 +107,6 @@ void check_router_groups(Problems& problems, const ModelOptions& model) {
 void check_balance_losses(Problems& problems, const ModelOptions& model) {
   BalanceSpec balance;
   if (const std::optional<std::string> wrong = balance_losses(model, balance)) problems.add_message(*wrong);
-  if (model.moe_pad_expert_input_to_capacity && model.moe_expert_capacity_factor <= 0)
-    problems.add_switch("--moe-pad-expert-input-to-capacity", "needs --moe-expert-capacity-factor");
 }
 
 void check_balance(Problems& problems, const ModelOptions& model) {
@@ -150,9 +139,6 @@ void check_experts(Problems& problems, const ModelOptions& model, const LayoutOp
   check_balance(problems, model);
   if (model.add_bias_linear && model.moe_shared_expert_intermediate_size > 0)
     problems.add_switch("--add-bias-linear", "a shared expert has no biases; use --add-qkv-bias, or have none");
-  if (model.moe_shared_expert_gate && model.moe_shared_expert_intermediate_size == 0)
-    problems.add_switch("--moe-shared-expert-gate",
-                        "there is no shared expert; set --moe-shared-expert-intermediate-size");
   if (model.num_experts % layout.expert_model_parallel_size != 0)
     problems.add("--expert-model-parallel-size", layout.expert_model_parallel_size,
                  "must divide --num-experts {}; use --num-experts {}", model.num_experts,
@@ -178,7 +164,6 @@ void check_delta_net(Problems& problems, const ModelOptions& model) {
 void check_model(Problems& problems, const TrainOptions& options) {
   const ModelOptions& model = options.model;
   problems.at_least_one("--hidden-size", model.hidden_size);
-  check_activation(problems, model);
   check_rope_scaling(problems, model);
   try {
     const Pattern pattern = parse_pattern(model.pattern, split_options(options));
@@ -193,11 +178,7 @@ void check_model(Problems& problems, const TrainOptions& options) {
     if (pattern.counts.at(Symbol::mamba) > 0) check_mamba(problems, model);
     if (pattern.counts.at(Symbol::gated_delta) > 0) check_delta_net(problems, model);
     if (pattern.counts.at(Symbol::mlp) > 0) problems.at_least_one("--ffn-hidden-size", model.ffn_hidden_size);
-    if (pattern.counts.at(Symbol::experts) > 0)
-      check_experts(problems, model, options.layout);
-    else if (model.num_experts > 0)
-      problems.add("--num-experts", model.num_experts, "the pattern '{}' has no E; write [*E] layers, or leave it out",
-                   pattern.text);
+    if (pattern.counts.at(Symbol::experts) > 0) check_experts(problems, model, options.layout);
   } catch (const UserError& error) {
     problems.add_message(fmt::format("--pattern: {}", error.what()));
   }
@@ -311,9 +292,6 @@ void check_optimizer(Problems& problems, const TrainOptions& options) {
                  "--lr-decay-iters",
                  spec.warmup, spec.decay);
   if (wsd && spec.wsd == 0) problems.add("--lr-decay-style", "WSD", "needs --lr-wsd-decay-iters");
-  if (!wsd && spec.wsd > 0)
-    problems.add("--lr-wsd-decay-iters", optimizer.lr_wsd_decay_iters,
-                 "only --lr-decay-style WSD has it; leave it out");
   if (wsd && spec.wsd > 0 && spec.warmup + spec.wsd > spec.decay)
     problems.add("--lr-wsd-decay-iters", optimizer.lr_wsd_decay_iters,
                  "warm-up and last part, {} + {} samples, must fit into the decay of {}; shorten them", spec.warmup,

@@ -444,7 +444,8 @@ std::string options_markdown() {
          "Made from the table of flags (`weft/train/options_table.cc`); do not edit. `weft plan`, `check` and `verify` "
          "take the same.\n"
          "`--flag value` and `--flag=value` are the same; names are never abbreviated; a flag given twice with "
-         "different values is an error; so is an empty value, which a script's unset variable leaves.\n"
+         "different values is an error; so is an empty value, which a script's unset variable leaves, and a flag "
+         "that would do nothing in this model or run.\n"
          "`--config FILE.toml` takes the same names without dashes in front, `_` or `-` inside, in any tables: "
          "`hidden-size = 64`, `bf16 = true`, `data-path = [\"a\", \"b\"]`. A later file wins over an earlier one, the "
          "command line over all.\n" +

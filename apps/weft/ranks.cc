@@ -40,7 +40,12 @@ int run_launched(const Launch& launch, double timeout, const std::function<int(W
 
 }  // namespace
 
-Launch this_launch(const LaunchOptions& options) { return find_launch(process_environment(), options); }
+Launch this_launch(const LayoutOptions& layout) {
+  LaunchOptions given;
+  if (layout.rank >= 0) given.rank = static_cast<int>(layout.rank);
+  if (layout.world_size > 0) given.world_size = static_cast<int>(layout.world_size);
+  return find_launch(process_environment(), given);
+}
 
 std::unique_ptr<World> join_world(const Launch& launch, double timeout) {
   std::unique_ptr<World> world =

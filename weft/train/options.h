@@ -83,7 +83,8 @@ struct LayoutOptions {
   std::int64_t tensor_model_parallel_size = 1, context_parallel_size = 1, pipeline_model_parallel_size = 1;
   std::int64_t expert_model_parallel_size = 1;
   std::int64_t decoder_first_pipeline_num_layers = 0, decoder_last_pipeline_num_layers = 0;  // 0: even
-  std::int64_t launched_ranks = 1;  // no flag: how many processes the launcher started
+  std::int64_t launched_ranks = 1;         // no flag: how many processes the launcher started
+  std::int64_t rank = -1, world_size = 0;  // of processes started by hand; -1 and 0: the launcher's
 
   // 0 where the sizes make no sense.
   std::int64_t data_parallel_size() const {

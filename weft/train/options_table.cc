@@ -362,6 +362,14 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
       .at_least(1)
       .limited_to(1 << 20)
       .standard("the launcher's, or 1");
+  flags
+      .add("--rank", layout.rank, "R",
+           "This process, started by hand, is rank R of --world-size; MASTER_ADDR and MASTER_PORT say where rank 0 is.")
+      .at_least(0)
+      .standard("the launcher's");
+  flags.add("--world-size", layout.world_size, "N", "So many processes are started by hand.")
+      .at_least(1)
+      .standard("the launcher's");
   flags.add("--tensor-model-parallel-size", layout.tensor_model_parallel_size, "N", "Ranks that share a layer.")
       .at_least(1)
       .limited_to(1 << 20);
@@ -442,7 +450,7 @@ std::string options_markdown() {
   add_train_flags(flags, options);
   return "# Options of `weft train`\n\n"
          "Made from the table of flags (`weft/train/options_table.cc`); do not edit. `weft plan`, `check` and `verify` "
-         "take the same.\n"
+         "take the same; of files and lines that only a run makes they note that none come.\n"
          "`--flag value` and `--flag=value` are the same; names are never abbreviated; a flag given twice with "
          "different values is an error; so is an empty value, which a script's unset variable leaves, and a flag "
          "that would do nothing in this model or run.\n"

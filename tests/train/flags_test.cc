@@ -218,6 +218,14 @@ TEST(Flags, ForeignFlagsLeaveANoteOrAreRefused) {
   EXPECT_EQ(f.error({"--ramp", "16", "16", "1000"}), "--ramp 16 16 1000: there is no ramp");
 }
 
+TEST(Flags, AllRefusedFlagsAreSaidAtOnce) {
+  EXPECT_EQ(Fixture().error({"--fp16", "--legacy", "--ramp", "1", "2", "--dropout", "0.1"}),
+            "3 flags are refused:\n"
+            "  - --fp16: use --bf16\n"
+            "  - --ramp 1 2: there is no ramp\n"
+            "  - --dropout 0.1: there is no dropout; use 0");
+}
+
 TEST(Flags, TheCommandLineReplacesWhatAFileSaid) {
   Fixture f;
   const FlagOrigin file{.source = Source::file, .where = "a.toml:1"};

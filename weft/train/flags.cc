@@ -188,8 +188,20 @@ void FlagTable::apply(std::span<const FlagAssignment> assignments) {
     const Found found = find(a.spelling);
     return found.flag && found.flag->kind == FlagKind::choice && found.spelling->implied && is_false(a.value);
   };
-  for (const FlagAssignment& assignment : assignments)
-    if (!denies(assignment)) apply(assignment);
+  std::vector<std::string> refused;  // of a script that is brought along: all at once
+  for (const FlagAssignment& assignment : assignments) {
+    if (denies(assignment)) continue;
+    try {
+      apply(assignment);
+    } catch (const UserError& error) {
+      const Flag* flag = find(assignment.spelling).flag;
+      if (!flag || flag->kind != FlagKind::foreign) throw;
+      refused.emplace_back(error.what());
+    }
+  }
+  if (refused.size() == 1) throw UserError(refused.front());
+  for (std::string& text : refused) text = join(split(text, '\n'), "\n    ");  // a caret line stands below its text
+  if (!refused.empty()) throw UserError("{} flags are refused:\n  - {}", refused.size(), join(refused, "\n  - "));
   for (const FlagAssignment& assignment : assignments)
     if (denies(assignment) && find(assignment.spelling).flag->show() == find(assignment.spelling).spelling->implied)
       apply(assignment);

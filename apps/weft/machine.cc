@@ -20,7 +20,7 @@ std::unique_ptr<Device> make_device(const std::string& name, int place) {
 }
 
 int ranks_on_device(const std::string& name, int ranks_here) {
-  if (name != "cuda") return 1;  // a CPU's memory is not divided in advance: pages come when they are touched
+  if (name != "cuda") return ranks_here;
   const int gpus = std::max<int>(1, static_cast<int>(cuda_report().gpus.size()));
   return (ranks_here + gpus - 1) / gpus;
 }

@@ -2,7 +2,10 @@
 
 #include <filesystem>
 
+#include <fmt/format.h>
+
 #include "weft/base/error.h"
+#include "weft/base/text.h"
 
 namespace weft {
 
@@ -13,6 +16,13 @@ void require_folder_of(const std::string& flag, const std::string& file) {
     throw UserError("{} {}: there is no folder {}; make it first", flag, file, folder.string());
   if (!file.empty() && std::filesystem::is_directory(path, error))
     throw UserError("{} {}: this is a folder; name a file in it", flag, file);
+}
+
+void note_missing_outputs(const FlagTable& flags, const std::string& why, const std::vector<const char*>& outputs) {
+  std::vector<std::string> missing;
+  for (const char* output : outputs)
+    if (flags.flag(output).origin.source == FlagOrigin::Source::command_line) missing.emplace_back(output);
+  if (!missing.empty()) fmt::print(stderr, "note: {}, so nothing comes of {}\n", why, join(missing, ", "));
 }
 
 }  // namespace weft

@@ -5,6 +5,7 @@
 #include "apps/weft/commands.h"
 #include "apps/weft/machine.h"
 #include "apps/weft/output_file.h"
+#include "apps/weft/ranks.h"
 #include "weft/base/error.h"
 #include "weft/base/file.h"
 #include "weft/base/json.h"
@@ -53,7 +54,7 @@ PaperPlan plan_on_paper(const TrainOptions& options) {
   return paper;
 }
 
-// Options of a command that plans: all of train's, and --json. False: help or an explanation was printed.
+// Options of a command that plans: all of train's, and --json. False: nothing is left to do here.
 struct Output {
   bool json = false;
   std::string html;
@@ -61,19 +62,29 @@ struct Output {
 bool parse(const char* program, const char* summary, std::span<const std::string> words, TrainOptions& options,
            Output& output) {
   FlagTable flags(program, summary);
+  const bool draws = std::string_view(program) == "weft plan";
   flags.section("Output");
   flags.add("--json", output.json, "Prints JSON.");
-  if (std::string_view(program) == "weft plan")
+  if (draws)
     flags.add("--html", output.html, "FILE",
               "Writes a page that draws lanes, exchange and memory over estimated time.");
   add_train_flags(flags, options);
-  parse_train_options(flags, options, words);
+  Launch launch;
+  parse_train_options(flags, options, words, [&] {
+    launch = this_launch(options.layout);
+    return launch.size;
+  });
   if (flags.help_wanted()) fmt::print("{}", flags.help());
   for (const std::string& name : options.explain) fmt::print("{}\n", flags.explain(name));
   if (flags.help_wanted() || !options.explain.empty()) return false;
+  if (launch.rank != 0) return false;  // all processes of a launcher would say the same
   require_folder_of("--html", output.html);
   require_folder_of("--trace", options.execution.trace);
   for (const std::string& note : flags.notes()) fmt::print(stderr, "note: {}\n", note);
+  std::vector<const char*> outputs = {"--timeline", "--metrics", "--tensorboard-dir",
+                                      "--sample",   "--save-hf", "--digest"};
+  if (!draws) outputs.push_back("--trace");
+  note_missing_outputs(flags, fmt::format("{} runs nothing (weft plan --html FILE draws its plan)", program), outputs);
   return true;
 }
 
@@ -91,10 +102,12 @@ int run_plan_command(std::span<const std::string> words) {
     const Timeline timeline = estimate_timeline(paper.plan, paper.memory, static_cast<int>(options.layout.ranks), {});
     if (!output.html.empty()) write_file_atomically(output.html, timeline_page(timeline, nullptr));
     if (!options.execution.trace.empty()) write_file_atomically(options.execution.trace, perfetto_trace(timeline));
-    const Overlap sum = sum_of(overlaps_of(timeline, Lane::exchange));
-    fmt::print("{} nodes a rank, step {} estimated, {:.1f} % of the exchange hidden\n", paper.plan.nodes.size(),
-               human_seconds(range_of(timeline).length()), 100 * sum.share_hidden());
-    return 0;
+    if (!output.json) {
+      const Overlap sum = sum_of(overlaps_of(timeline, Lane::exchange));
+      fmt::print("{} nodes a rank, step {} estimated, {:.1f} % of the exchange hidden\n", paper.plan.nodes.size(),
+                 human_seconds(range_of(timeline).length()), 100 * sum.share_hidden());
+      return 0;
+    }
   }
   if (output.json) {
     fmt::print("{}\n", to_json(paper.plan, paper.memory).dump());

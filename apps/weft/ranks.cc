@@ -40,7 +40,12 @@ int run_launched(const Launch& launch, double timeout, const std::function<int(W
 
 }  // namespace
 
-Launch this_launch(const LaunchOptions& options) { return find_launch(process_environment(), options); }
+Launch this_launch(const LayoutOptions& layout) {
+  LaunchOptions given;
+  if (layout.rank >= 0) given.rank = static_cast<int>(layout.rank);
+  if (layout.world_size > 0) given.world_size = static_cast<int>(layout.world_size);
+  return find_launch(process_environment(), given);
+}
 
 std::unique_ptr<World> join_world(const Launch& launch, double timeout) {
   std::unique_ptr<World> world =
@@ -61,6 +66,8 @@ int run_ranks(const TrainOptions& options, const Launch& launch, const std::stri
               const std::function<int(const RankPlace&)>& body) {
   const bool on_gpu = device == "cuda", emulates = !options.execution.emulate_network.empty();
   const bool nccl = on_gpu && (launch.size > 1 || options.execution.distributed_backend == BackendKind::nccl);
+  if (!on_gpu && options.execution.distributed_backend == BackendKind::nccl)
+    throw UserError("--distributed-backend nccl: NCCL connects GPUs, and this runs on the CPU; leave it out");
   if (emulates && on_gpu)
     throw UserError("--emulate-network slows down what goes through host memory, not through GPUs: use --device cpu");
   const auto with_device = [&](World* world, int place) {
@@ -69,7 +76,7 @@ int run_ranks(const TrainOptions& options, const Launch& launch, const std::stri
                  ranks_on_device(device, static_cast<int>(std::max<std::int64_t>(1, options.layout.ranks)))};
     if (launch.size > 1) {
       const Neighbours found = meet_neighbours(*world, *own);
-      at.ranks_on_device = on_gpu ? found.on_device : 1;
+      at.ranks_on_device = found.on_device;
       at.cores = found.cores;
     }
     if (!nccl || !world) return body(at);

@@ -10,7 +10,7 @@
 
 namespace weft {
 
-Launch this_launch(const LaunchOptions& options = {});
+Launch this_launch(const LayoutOptions& layout);
 // Connects this process with the others that were started: by MPI where an MPI launcher did it, otherwise by TCP.
 std::unique_ptr<World> join_world(const Launch& launch, double timeout);
 // To be called before anything asks for GPUs.

@@ -18,20 +18,9 @@ int run_train_command(std::span<const std::string> words) {
   TrainOptions options;
   FlagTable flags("weft train", "Trains a model; without options a small one, on stories that Weft writes.");
   add_train_flags(flags, options);
-  std::int64_t rank = 0, world_size = 0;
-  flags.section("Ranks started by hand");
-  flags
-      .add("--rank", rank, "R",
-           "This process is rank R of --world-size; MASTER_ADDR and MASTER_PORT say where rank 0 is.")
-      .at_least(0)
-      .standard("the launcher's");
-  flags.add("--world-size", world_size, "N", "So many processes are started.").at_least(1).standard("the launcher's");
   Launch launch;
   parse_train_options(flags, options, words, [&] {
-    LaunchOptions given;
-    if (flags.is_set("--rank")) given.rank = static_cast<int>(rank);
-    if (flags.is_set("--world-size")) given.world_size = static_cast<int>(world_size);
-    launch = this_launch(given);
+    launch = this_launch(options.layout);
     return launch.size;
   });
   if (flags.help_wanted()) {

@@ -4,6 +4,7 @@
 
 #include "apps/weft/commands.h"
 #include "apps/weft/machine.h"
+#include "apps/weft/output_file.h"
 #include "apps/weft/ranks.h"
 #include "weft/base/error.h"
 #include "weft/base/json.h"
@@ -35,7 +36,11 @@ int run_verify_command(std::span<const std::string> words) {
   }
   for (const std::string& name : options.explain) fmt::print("{}\n", flags.explain(name));
   if (!options.explain.empty()) return 0;
-  if (this_launch().size > 1) throw UserError("weft verify compares thread ranks: start it once, with --ranks N");
+  if (this_launch(options.layout).size > 1)
+    throw UserError("weft verify compares thread ranks: start it once, with --ranks N");
+  note_missing_outputs(
+      flags, "weft verify only compares",
+      {"--trace", "--timeline", "--metrics", "--tensorboard-dir", "--sample", "--save-hf", "--digest"});
   if (options.execution.device == "cuda" && !flags.is_set("--dtype")) options.dtype = DType::f32;
   if (tolerance == 0) tolerance = options.dtype == DType::f64 ? 1e-9 : options.dtype == DType::f32 ? 1e-4 : 5e-2;
 

@@ -85,6 +85,14 @@ TEST(CommandLine, BadNumbersAndChoices) {
                  {"--device abacus: there is no such device; there are 'cpu' and 'cuda'"});
 }
 
+TEST(CommandLine, EmptyValuesAreNotTheDefault) {
+  for (const char* flag : {"--pattern", "--text", "--hf", "--save-hf", "--metrics", "--data-path", "--device",
+                           "--split", "--timeline", "--config", "--hidden-size"})
+    expect_refused({"train", flag, ""}, {std::string(flag) + ": the value is empty; leave the flag out instead"});
+  expect_refused({"probe", "--hf", ""}, {"--hf: the value is empty"});
+  expect_refused({"convert", "--in", ""}, {"--in: the value is empty"});
+}
+
 TEST(CommandLine, ContradictoryFlags) {
   expect_refused({"train", "--bf16", "--fp64"},
                  {"--dtype is given twice with different values: bf16 (--bf16) and f64 (--fp64); keep one"});
@@ -131,6 +139,15 @@ TEST(CommandLine, WrongJsonIsToldWithoutTheLibrarysOwnWords) {
                          "--out",   folder.file("out")};
   without_brackets("config.json", "{", check, "not valid JSON: parse error at line 1, column 2: ");
   without_brackets("weft.json", "{}", convert, "not a description of a Weft checkpoint: key 'format' not found");
+}
+
+TEST(CommandLine, FlagsThatWouldDoNothing) {
+  const Words dense = {"check", "--hf", golden("llama"), "--seq-length", "16"};
+  expect_refused(dense + Words{"--moe-aux-loss-coeff", "0.1"}, {"--moe-aux-loss-coeff 0.1: the pattern '", "has no E"});
+  expect_refused(dense + Words{"--mtp-loss-scaling-factor", "0.5"}, {"--mtp-loss-scaling-factor 0.5: ", "has no /"});
+  expect_done({"check", "--hf", golden("mixtral"), "--seq-length", "16", "--moe-aux-loss-coeff", "0.1"});
+  expect_refused(Words{"train"} + tiny_run + Words{"--device", "cpu", "--distributed-backend", "nccl"},
+                 {"--distributed-backend nccl: NCCL connects GPUs, and this runs on the CPU"});
 }
 
 TEST(CommandLine, AllProblemsAreSaidAtOnce) {

@@ -36,6 +36,17 @@ TEST(TcpRanks, TrainLikeThreadRanks) {
   EXPECT_EQ(ended[1].output, "");
 }
 
+TEST(TcpRanks, TheFirstPlansForAll) {
+  for (const char* command : {"check", "plan"}) {
+    Words words = small_run;
+    words[0] = command;
+    const auto ended = run_on_ranks(2, Words{program} + words);
+    for (const EndedProcess& each : ended) EXPECT_EQ(each.code, 0) << each.output;
+    EXPECT_EQ(ended[0].output, expect_done(words + Words{"--ranks", "2"}));
+    EXPECT_EQ(ended[1].output, "");
+  }
+}
+
 TEST(TcpRanks, AKilledRankIsNamedByTheOthers) {
   const auto ended = run_on_ranks(2, Words{program} + small_run + Words{"--inject-fault", "kill@20:1"});
   EXPECT_EQ(ended[1].code, 137);

@@ -54,6 +54,7 @@ TEST_F(Train, OnEveryKindOfData) {
                                       stories,
                                       {"--data-path", prefix},
                                       {"--data-path", "0.3", prefix, "0.7", prefix},
+                                      {"--train-data-path", prefix, "--valid-data-path", prefix},
                                       {"--text", prefix + ".txt"}};
   for (const Words& source : sources) {
     const std::string log = expect_done(Words{"train"} + tiny_run + source + Words{"--log-interval", "1"});

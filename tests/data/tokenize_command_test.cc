@@ -125,7 +125,8 @@ TEST_F(TokenizeCommand, ExplainsWrongRequests) {
   EXPECT_THAT(error({text, "--output-prefix", prefix}),
               HasSubstr("unexpected argument '" + text + "': the text to read is --input FILE"));
   EXPECT_THAT(error({"--stories", "3Q", "--output-prefix", prefix}), HasSubstr("--stories 3Q is not a size"));
-  EXPECT_THAT(error({"--stories", "", "--output-prefix", prefix}), HasSubstr("is not a size"));
+  EXPECT_THAT(error({"--stories", "", "--output-prefix", prefix}),
+              HasSubstr("--stories: the value is empty; leave the flag out instead"));
   EXPECT_THAT(error({"--stories", "99999999G", "--output-prefix", prefix}), HasSubstr("is not a size"));
   EXPECT_THAT(error({"--stories", "3K", "--seed", "-1", "--output-prefix", prefix}),
               HasSubstr("--seed: -1 is out of range; it must be at least 0"));

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/train/ranks.h"
 #include "weft/base/error.h"
 #include "weft/base/text.h"
 #include "weft/device/missing_operations.h"
@@ -92,6 +93,27 @@ TEST(Device, APlanThatDoesNotFitIsRefusedBeforeItIsAllocated) {
   EXPECT_THAT(message, HasSubstr("\n  --seq-length 6: "));
   EXPECT_THAT(message, HasSubstr(", which fits"));
   EXPECT_THAT(refusal(tiny, o), Not(HasSubstr("which fits")));
+}
+
+TEST(Device, RanksOfOneCpuShareItsMemory) {
+  RankCase c = small_case("[*-]");
+  c.ranks = 3;
+  const auto run = [&](std::size_t free) {
+    run_ranks(c, [&](const RankCase& own, World* world) {
+      SessionOptions o = options_of(own, world);
+      o.ranks.on_device = c.ranks;
+      Small device(free);
+      const Session session(device, o);
+      return RankRun{};
+    });
+  };
+  CpuDevice cpu;
+  const RankCase one = small_case("[*-]");
+  const MemoryPlan plan = Session(cpu, options_of(one, nullptr)).plan().memory();
+  const auto kept = static_cast<std::size_t>(plan.weights + plan.gradients + plan.states);
+  const std::size_t needed = static_cast<std::size_t>(plan.total()) + 2 * kept;
+  EXPECT_NO_THROW(run(needed + 4096));  // a plan of several ranks reduces, too
+  EXPECT_THROW(run(needed - kept), UserError);
 }
 
 TEST(Device, WhatSavesNextToNothingIsNoAdviceUnlessItFits) {

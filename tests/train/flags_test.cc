@@ -36,7 +36,7 @@ struct Fixture {
     flags.add("--name", name, "TEXT", "A name.");
     flags.add("--pattern", pattern, "TEXT", "A pattern [*].");
     flags.add("--data-path", paths, "PREFIX", "Files.");
-    flags.add("--sample", samples, "PROMPT", "Prompts.").each();
+    flags.add("--sample", samples, "PROMPT", "Prompts.").each().may_be_empty();
     flags.choice("--colour", colour, {{"red", Colour::red}, {"green", Colour::green}}, "Colour.")
         .means("--green", "green")
         .means("--red", "red")
@@ -118,9 +118,6 @@ TEST(Flags, PatternsOfDashesAreValues) {
   Fixture equals;
   equals.parse({"--name=a=b"});
   EXPECT_EQ(equals.name, "a=b");
-  Fixture empty;
-  empty.parse({"--name="});
-  EXPECT_EQ(empty.name, "");
 }
 
 TEST(Flags, NegativeNumbersAreValues) {
@@ -154,13 +151,26 @@ TEST(Flags, MissingAndUnwantedValues) {
   EXPECT_EQ(f.error({"--verbose", "true"}), "unexpected argument 'true': it belongs to no flag");
 }
 
+// An unset variable of a shell script must not mean the default.
+TEST(Flags, AnEmptyValueIsRefusedUnlessItMeansSomething) {
+  EXPECT_EQ(Fixture().error({"--name", ""}), "--name: the value is empty; leave the flag out instead");
+  EXPECT_EQ(Fixture().error({"--name="}), "--name: the value is empty; leave the flag out instead");
+  EXPECT_EQ(Fixture().error({"--data-path", "a", ""}), "--data-path: the value is empty; leave the flag out instead");
+  EXPECT_EQ(Fixture().error({"--width", ""}),
+            "--hidden-size: the value is empty; leave the flag out instead (written as --width)");
+  EXPECT_EQ(Fixture().error({"--colour", ""}), "--colour: the value is empty; leave the flag out instead");
+  EXPECT_EQ(Fixture().error({"--dropout", ""}), "--dropout: the value is empty; leave the flag out instead");
+  Fixture f;
+  f.parse({"--sample", ""});
+  EXPECT_EQ(f.samples, (std::vector<std::string>{""}));
+}
+
 TEST(Flags, ValuesOfTheWrongKind) {
   Fixture f;
   EXPECT_EQ(f.error({"--hidden-size", "abc"}), "--hidden-size: 'abc' is not a whole number");
   EXPECT_EQ(f.error({"--hidden-size", "1.5"}), "--hidden-size: '1.5' is not a whole number");
   EXPECT_EQ(f.error({"--hidden-size", "99999999999999999999"}),
             "--hidden-size: '99999999999999999999' is not a whole number");
-  EXPECT_EQ(f.error({"--hidden-size="}), "--hidden-size: '' is not a whole number");
   EXPECT_EQ(f.error({"--width", "abc"}), "--hidden-size: 'abc' is not a whole number (written as --width)");
   EXPECT_EQ(f.error({"--lr", "fast"}), "--lr: 'fast' is not a number");
   EXPECT_EQ(f.error({"--lr", "nan"}), "--lr: 'nan' is not a finite number");
@@ -206,6 +216,14 @@ TEST(Flags, ForeignFlagsLeaveANoteOrAreRefused) {
   EXPECT_EQ(f.error({"--dropout", "0.1"}), "--dropout 0.1: there is no dropout; use 0");
   EXPECT_EQ(f.error({"--fp16"}), "--fp16: use --bf16");
   EXPECT_EQ(f.error({"--ramp", "16", "16", "1000"}), "--ramp 16 16 1000: there is no ramp");
+}
+
+TEST(Flags, AllRefusedFlagsAreSaidAtOnce) {
+  EXPECT_EQ(Fixture().error({"--fp16", "--legacy", "--ramp", "1", "2", "--dropout", "0.1"}),
+            "3 flags are refused:\n"
+            "  - --fp16: use --bf16\n"
+            "  - --ramp 1 2: there is no ramp\n"
+            "  - --dropout 0.1: there is no dropout; use 0");
 }
 
 TEST(Flags, TheCommandLineReplacesWhatAFileSaid) {

@@ -49,6 +49,11 @@ TEST(OptionsText, AConfigFileAndTheCommandLine) {
   EXPECT_EQ(run.flags.flag("--hidden-size").origin.text(), file.string() + ":5");
 }
 
+TEST(OptionsText, DocumentationHasWhatHelpHas) {
+  for (const char* flag : {"`--rank R`", "`--world-size N`"})
+    EXPECT_NE(options_markdown().find(flag), std::string::npos) << flag;
+}
+
 // To renew it: WEFT_UPDATE=1 train_test --gtest_filter=OptionsText.DocumentationIsUpToDate
 TEST(OptionsText, DocumentationIsUpToDate) {
   const std::string file = std::string(WEFT_SOURCE_DIR) + "/docs/options.md";

@@ -179,7 +179,7 @@ DataSplits open_megatron_data(const MegatronDataOptions& options) {
   const bool by_split = std::any_of(options.split_paths.begin(), options.split_paths.end(),
                                     [](const auto& words) { return !words.empty(); });
   if (by_split && !options.data_path.empty()) {
-    throw UserError("--data-path and --train-data-path/--valid-data-path/--test-data-path exclude each other");
+    throw UserError("--data-path and --train-data-path, --valid-data-path exclude each other");
   }
   if (!by_split) {
     open_path(result, options, options.data_path, std::nullopt);

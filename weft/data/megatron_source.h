@@ -24,7 +24,7 @@ struct MegatronDataOptions {
   // All splits from the same files, divided by `split` ...
   std::vector<std::string> data_path;
   std::string split = "969,30,1";
-  // ... or files of their own for each split (--train-data-path, --valid-data-path, --test-data-path).
+  // ... or files of their own for each split (--train-data-path, --valid-data-path).
   std::array<std::vector<std::string>, 3> split_paths;
 
   std::int64_t seq_length = 0;

@@ -35,9 +35,10 @@ RunData open_run_data(const TrainOptions& o, std::int64_t vocabulary) {
   RunData run;
   run.tokenizer = tokenizer_of(o, vocabulary);
   const auto seed = static_cast<std::uint64_t>(o.data.seed);
-  if (!o.data.data_path.empty()) {
+  if (!o.data.data_path.empty() || !o.data.train_data_path.empty()) {
     MegatronDataOptions m;
     m.data_path = o.data.data_path;
+    m.split_paths = {o.data.train_data_path, o.data.valid_data_path, {}};
     m.split = o.data.split;
     m.seq_length = o.batch.seq_length;
     m.vocabulary_size = vocabulary > 0 ? vocabulary : run.tokenizer->vocabulary_size();

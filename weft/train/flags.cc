@@ -44,7 +44,7 @@ bool suits(FlagKind kind, Form form) {
     case FlagKind::choice:
       return form == Form::text;
     case FlagKind::list:
-      return form == Form::text || form == Form::list;
+      return form == Form::list || suits(FlagKind::text, form);  // a list of one may stand alone
     case FlagKind::text:
       return form == Form::text || form == Form::integer || form == Form::real;
     case FlagKind::foreign:
@@ -52,6 +52,8 @@ bool suits(FlagKind kind, Form form) {
   }
   return false;
 }
+
+bool is_false(const FlagValue& value) { return value.form == Form::boolean && value.words.front() == "false"; }
 
 void check_choice(const Flag& flag, const std::string& word) {
   if (std::find(flag.choices.begin(), flag.choices.end(), word) != flag.choices.end()) return;
@@ -162,6 +164,7 @@ std::vector<std::string> FlagTable::words_of(const Found& found, const FlagValue
       throw UserError("{} takes no value, but '{}' is given", found.spelling->text, written);
     if (value.form != Form::boolean) throw UserError("{} wants true or false", found.spelling->text);
     if (flag.kind == FlagKind::toggle) return {*implied == "true" ? "false" : "true"};
+    if (flag.default_text != *implied) return {flag.default_text};
     throw UserError("{} = false does not say what instead; set {}", found.spelling->text.substr(2), flag.key());
   }
   if (value.form == Form::none || (value.form == Form::boolean && written == "true" && flag.lonely))
@@ -172,11 +175,36 @@ std::vector<std::string> FlagTable::words_of(const Found& found, const FlagValue
                                                         : written;
     flag.refuse(fmt::format("wants {}, got {}", noun(flag.kind), seen));
   }
-  return value.words;
+  const auto& words = value.words;
+  if (!flag.empty_means_something && (words.empty() || std::find(words.begin(), words.end(), "") != words.end()))
+    flag.refuse("the value is empty; leave the flag out instead");
+  return words;
 }
 
 void FlagTable::apply(std::span<const FlagAssignment> assignments) {
-  for (const FlagAssignment& assignment : assignments) apply(assignment);
+  ++layer_;
+  // What is not chosen ("swiglu = false") is looked at when all that is chosen ("activation = 'gelu'") is known.
+  const auto denies = [&](const FlagAssignment& a) {
+    const Found found = find(a.spelling);
+    return found.flag && found.flag->kind == FlagKind::choice && found.spelling->implied && is_false(a.value);
+  };
+  std::vector<std::string> refused;  // of a script that is brought along: all at once
+  for (const FlagAssignment& assignment : assignments) {
+    if (denies(assignment)) continue;
+    try {
+      apply(assignment);
+    } catch (const UserError& error) {
+      const Flag* flag = find(assignment.spelling).flag;
+      if (!flag || flag->kind != FlagKind::foreign) throw;
+      refused.emplace_back(error.what());
+    }
+  }
+  if (refused.size() == 1) throw UserError(refused.front());
+  for (std::string& text : refused) text = join(split(text, '\n'), "\n    ");  // a caret line stands below its text
+  if (!refused.empty()) throw UserError("{} flags are refused:\n  - {}", refused.size(), join(refused, "\n  - "));
+  for (const FlagAssignment& assignment : assignments)
+    if (denies(assignment) && find(assignment.spelling).flag->show() == find(assignment.spelling).spelling->implied)
+      apply(assignment);
 }
 
 void FlagTable::apply(const FlagAssignment& assignment) {
@@ -193,12 +221,11 @@ void FlagTable::apply(const FlagAssignment& assignment) {
   if (flag.command_line_only && origin.source == Source::file)
     rethrow_at(origin, origin.key_at, fmt::format("{} stands only on the command line, not in a file", key));
   // A foreign flag set to false asks for nothing.
-  const bool is_false = assignment.value.form == Form::boolean && assignment.value.words.front() == "false";
-  if (flag.kind == FlagKind::foreign && is_false) return;
+  if (flag.kind == FlagKind::foreign && is_false(assignment.value)) return;
   try {
     const std::vector<std::string> words = words_of(found, assignment.value);
     if (flag.kind == FlagKind::choice) check_choice(flag, words.front());
-    const bool again = flag.origin.source == origin.source;
+    const bool again = flag.layer == layer_;
     const std::string before = again ? flag.show() : "";
     if (flag.repeats && !again) flag.store({});
     flag.store(words);
@@ -209,6 +236,7 @@ void FlagTable::apply(const FlagAssignment& assignment) {
                       described(after, flag, assignment.spelling, origin));
     flag.origin = origin;
     flag.spelled = assignment.spelling;
+    flag.layer = layer_;
   } catch (const UserError& error) {
     std::string message = error.what();
     if (message.find(assignment.spelling) == std::string::npos && origin.source == Source::command_line)

@@ -71,6 +71,7 @@ struct Flag {
   bool many = false;                  // takes all words up to the next flag
   bool repeats = false;               // every occurrence adds one item
   bool command_line_only = false;
+  bool empty_means_something = false;  // else an empty value is refused: it comes of a script's unset variable
   double low = -std::numeric_limits<double>::infinity(), high = std::numeric_limits<double>::infinity();
   bool low_open = false, high_open = false;  // the bound itself is not allowed
   // Of whole numbers, a bound that help need not say: products of a few sizes must not overflow.
@@ -80,6 +81,7 @@ struct Flag {
   std::function<std::string()> show;
   FlagOrigin origin;
   std::string spelled;  // how it was last set
+  int layer = 0;        // in which call of apply
 
   Flag& alias(std::string spelling);
   Flag& means(std::string spelling, std::string value);  // "--fp64" for "--dtype f64"
@@ -96,6 +98,7 @@ struct Flag {
   Flag& takes_many();
   Flag& each();  // a list that takes one word an occurrence
   Flag& only_on_command_line();
+  Flag& may_be_empty();
 
   // Throws with "--flag: " in front.
   [[noreturn]] void refuse(const std::string& message) const;
@@ -139,7 +142,8 @@ class FlagTable {
 
   // Words to assignments. Throws for unknown flags and missing values; changes nothing but help_wanted().
   std::vector<FlagAssignment> scan(std::span<const std::string> words);
-  // Call with files first and the command line last. Two different values of one flag from one source are an error.
+  // Every call wins over those before: files in their order, then the command line. Two different values of one flag
+  // in one call are an error.
   void apply(std::span<const FlagAssignment> assignments);
 
   bool help_wanted() const { return help_wanted_; }
@@ -178,6 +182,7 @@ class FlagTable {
   std::vector<Positional> positionals_;
   std::vector<std::string> notes_;
   bool help_wanted_ = false;
+  int layer_ = 0;
 };
 
 bool looks_like_flag(std::string_view word);

@@ -107,6 +107,11 @@ Flag& Flag::only_on_command_line() {
   return *this;
 }
 
+Flag& Flag::may_be_empty() {
+  empty_means_something = true;
+  return *this;
+}
+
 void Flag::refuse(const std::string& message) const { throw UserError("{}: {}", name, message); }
 
 std::string Flag::key() const { return name.substr(2); }

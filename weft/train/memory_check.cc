@@ -1,5 +1,7 @@
 #include "weft/train/memory_check.h"
 
+#include <algorithm>
+
 #include "weft/base/error.h"
 #include "weft/base/text.h"
 
@@ -22,6 +24,15 @@ std::int64_t evaluation_bytes(const SessionOptions& options) {
   };
   return (options.validates ? arena({options.batch, options.length, false}) : 0) +
          (options.samples ? arena({1, options.length, true}) : 0);
+}
+
+// Ranks that share a device ask before any of them has taken its part. A GPU's memory is taken at once; a CPU's page by
+// page, when it is touched, and of arenas, which have room for the worst routing, much never is. So of a CPU's other ranks
+// only what they keep counts.
+std::size_t free_for_rank(Device& device, const SessionOptions& options, const MemoryPlan& plan) {
+  const std::size_t free = device.free_bytes(), ranks = static_cast<std::size_t>(options.ranks.on_device);
+  if (device.asynchronous()) return free / ranks;
+  return free - std::min(free, (ranks - 1) * static_cast<std::size_t>(plan.weights + plan.gradients + plan.states));
 }
 
 // One option changed, and what it is called.
@@ -67,8 +78,7 @@ MemoryNeed count_memory(Device& device, const SessionOptions& options, const Mod
 }
 
 void require_memory(Device& device, const SessionOptions& options, const MemoryNeed& need) {
-  // Ranks that share a device ask at about the same time, before any of them has taken its part.
-  const std::size_t free = device.free_bytes() / static_cast<std::size_t>(options.ranks.on_device);
+  const std::size_t free = free_for_rank(device, options, need.plan);
   if (static_cast<std::size_t>(need.total()) <= free) return;
   const MemoryPlan& plan = need.plan;
   const std::int64_t own = need.total() - plan.total() - need.evaluation;
@@ -84,8 +94,8 @@ void require_memory(Device& device, const SessionOptions& options, const MemoryN
       "a step needs {} of memory{}, and {} has {} free: weights {}, gradients {}, optimizer {}, activations {}, inputs "
       "and tables {}{}{}.{}",
       bytes(need.total()), options.ranks.ranks() > 1 ? " a rank" : "", device.name(),
-      human_bytes(static_cast<double>(free)) + (options.ranks.on_device > 1 ? " a rank" : ""), bytes(plan.weights),
-      bytes(plan.gradients), bytes(plan.states), bytes(plan.activations), bytes(plan.step),
+      human_bytes(static_cast<double>(free)) + (options.ranks.on_device > 1 ? " for each of its ranks" : ""),
+      bytes(plan.weights), bytes(plan.gradients), bytes(plan.states), bytes(plan.activations), bytes(plan.step),
       need.evaluation > 0 ? fmt::format(", validation {}", bytes(need.evaluation)) : "",
       own > 0 ? fmt::format(", what operations and libraries work in {}", bytes(own)) : "",
       less.empty() ? " A smaller model would need less" : " Needed with" + less);

@@ -76,7 +76,7 @@ void resolve_model(Resolver& resolver, ModelOptions& model) {
 }
 
 void resolve_data(Resolver& resolver, DataOptions& data, bool own_model) {
-  if (data.data_path.empty() && !data.mock_data && data.text.empty())
+  if (data.data_path.empty() && data.train_data_path.empty() && !data.mock_data && data.text.empty())
     resolver.count(data.stories, default_story_bytes, "--stories", "no other data is named");
   // A loaded model has a tokenizer of its own.
   if (const bool ids = data.vocab_size > 0; data.tokenizer_type.empty() && (own_model || ids))
@@ -128,22 +128,10 @@ void parse_train_options(FlagTable& flags, TrainOptions& options, std::span<cons
   if (flags.help_wanted()) return;
   options.layout.launched_ranks = launched_ranks ? launched_ranks() : 1;
 
-  std::vector<std::string> problems;
-  if (!options.model.hf.empty())
-    for (const Flag& flag : flags.flags()) {
-      const bool shapes = flag.section == "Model" || flag.section == "Attention" ||
-                          flag.section == "Multi-latent attention" || flag.section == "Experts" ||
-                          flag.section == "Recurrent layers";
-      // How it is trained is not the model's to say.
-      const bool training = flag.name == "--mtp-loss-scaling-factor" || flag.name == "--dsa-indexer-loss-coeff";
-      if (shapes && flag.name != "--hf" && !training && flags.is_set(flag.name))
-        problems.push_back(fmt::format("{} {}: the model is that of --hf {}; leave the flag out", flag.name,
-                                       flag.show(), options.model.hf));
-    }
   for (const Derivation& derivation : resolve(options)) flags.mark_derived(derivation.flag, derivation.reason);
   if (!options.explain.empty()) return;
-  const std::vector<std::string> found = find_problems(options);
-  problems.insert(problems.end(), found.begin(), found.end());
+  std::vector<std::string> problems = find_problems(options);
+  for (std::string& problem : find_idle_flags(flags, options)) problems.push_back(std::move(problem));
   throw_problems(problems);
 }
 

@@ -83,7 +83,8 @@ struct LayoutOptions {
   std::int64_t tensor_model_parallel_size = 1, context_parallel_size = 1, pipeline_model_parallel_size = 1;
   std::int64_t expert_model_parallel_size = 1;
   std::int64_t decoder_first_pipeline_num_layers = 0, decoder_last_pipeline_num_layers = 0;  // 0: even
-  std::int64_t launched_ranks = 1;  // no flag: how many processes the launcher started
+  std::int64_t launched_ranks = 1;         // no flag: how many processes the launcher started
+  std::int64_t rank = -1, world_size = 0;  // of processes started by hand; -1 and 0: the launcher's
 
   // 0 where the sizes make no sense.
   std::int64_t data_parallel_size() const {
@@ -98,7 +99,8 @@ struct BatchOptions {
 };
 
 struct DataOptions {
-  std::vector<std::string> data_path;  // [weight] prefix ...
+  std::vector<std::string> data_path;                         // [weight] prefix ...
+  std::vector<std::string> train_data_path, valid_data_path;  // files of their own instead
   std::string split = "969,30,1";
   bool mock_data = false;
   std::int64_t stories = 0;    // bytes; derived where no other source is named
@@ -198,6 +200,8 @@ std::vector<Derivation> resolve(TrainOptions& options);
 
 // Every rule that resolved options break, each "--flag value: rule; what to do".
 std::vector<std::string> find_problems(const TrainOptions& options);
+// Every flag that the user has set and that would do nothing in this model or run, and why.
+std::vector<std::string> find_idle_flags(const FlagTable& flags, const TrainOptions& options);
 void throw_problems(const std::vector<std::string>& problems);  // one UserError with all of them; none: returns
 void check_options(const TrainOptions& options);
 

@@ -79,15 +79,6 @@ void check_indexer(Problems& problems, const ModelOptions& model) {
                  "must hold the {} elements that turn (--qk-pos-emb-head-dim); raise it", model.qk_pos_emb_head_dim);
 }
 
-void check_activation(Problems& problems, const ModelOptions& model) {
-  const bool quick = model.activation == ActivationKind::quick_geglu;
-  if (model.activation_func_clamp_value > 0 && !quick && model.activation != ActivationKind::swiglu)
-    problems.add("--activation-func-clamp-value", model.activation_func_clamp_value,
-                 "only swiglu and quick-geglu are clamped; leave it out");
-  if (model.glu_linear_offset != 0 && !quick)
-    problems.add("--glu-linear-offset", model.glu_linear_offset, "only quick-geglu has an offset; leave it out");
-}
-
 void check_rope_scaling(Problems& problems, const ModelOptions& model) {
   if (model.positions == PositionKind::yarn && model.use_rope_scaling)
     problems.add_switch("--use-rope-scaling", "positions are scaled by YaRN already; leave one of the two out");
@@ -116,8 +107,6 @@ void check_router_groups(Problems& problems, const ModelOptions& model) {
 void check_balance_losses(Problems& problems, const ModelOptions& model) {
   BalanceSpec balance;
   if (const std::optional<std::string> wrong = balance_losses(model, balance)) problems.add_message(*wrong);
-  if (model.moe_pad_expert_input_to_capacity && model.moe_expert_capacity_factor <= 0)
-    problems.add_switch("--moe-pad-expert-input-to-capacity", "needs --moe-expert-capacity-factor");
 }
 
 void check_balance(Problems& problems, const ModelOptions& model) {
@@ -150,9 +139,6 @@ void check_experts(Problems& problems, const ModelOptions& model) {
   check_balance(problems, model);
   if (model.add_bias_linear && model.moe_shared_expert_intermediate_size > 0)
     problems.add_switch("--add-bias-linear", "a shared expert has no biases; use --add-qkv-bias, or have none");
-  if (model.moe_shared_expert_gate && model.moe_shared_expert_intermediate_size == 0)
-    problems.add_switch("--moe-shared-expert-gate",
-                        "there is no shared expert; set --moe-shared-expert-intermediate-size");
 }
 
 void check_mamba(Problems& problems, const ModelOptions& model) {
@@ -174,7 +160,6 @@ void check_delta_net(Problems& problems, const ModelOptions& model) {
 void check_model(Problems& problems, const TrainOptions& options) {
   const ModelOptions& model = options.model;
   problems.at_least_one("--hidden-size", model.hidden_size);
-  check_activation(problems, model);
   check_rope_scaling(problems, model);
   try {
     const Pattern pattern = parse_pattern(model.pattern, split_options(options));
@@ -189,11 +174,7 @@ void check_model(Problems& problems, const TrainOptions& options) {
     if (pattern.counts.at(Symbol::mamba) > 0) check_mamba(problems, model);
     if (pattern.counts.at(Symbol::gated_delta) > 0) check_delta_net(problems, model);
     if (pattern.counts.at(Symbol::mlp) > 0) problems.at_least_one("--ffn-hidden-size", model.ffn_hidden_size);
-    if (pattern.counts.at(Symbol::experts) > 0)
-      check_experts(problems, model);
-    else if (model.num_experts > 0)
-      problems.add("--num-experts", model.num_experts, "the pattern '{}' has no E; write [*E] layers, or leave it out",
-                   pattern.text);
+    if (pattern.counts.at(Symbol::experts) > 0) check_experts(problems, model);
   } catch (const UserError& error) {
     problems.add_message(fmt::format("--pattern: {}", error.what()));
   }
@@ -212,23 +193,22 @@ bool check_layout_sizes(Problems& problems, const LayoutOptions& layout) {
   return problems.list.empty();
 }
 
-// Whether the sizes multiply out, so that there is a number of data-parallel ranks.
+// Whether there is a number of data-parallel ranks.
 bool check_layout(Problems& problems, const LayoutOptions& layout) {
+  const std::size_t before = problems.list.size();
+  for (const auto& [flag, size] : {std::pair{"--tensor-model-parallel-size", layout.tensor_model_parallel_size},
+                                   {"--context-parallel-size", layout.context_parallel_size},
+                                   {"--pipeline-model-parallel-size", layout.pipeline_model_parallel_size}})
+    if (size > 1)
+      problems.add(flag, size, "Weft does not spread a model so yet, over data and expert ranks only; leave it out");
+  if (problems.list.size() > before) return false;
   if (layout.launched_ranks > 1 && layout.ranks != layout.launched_ranks)
     problems.add("--ranks", layout.ranks, "the launcher started {} processes; leave --ranks out",
                  layout.launched_ranks);
-  const std::int64_t model_parallel =
-      layout.tensor_model_parallel_size * layout.context_parallel_size * layout.pipeline_model_parallel_size;
-  const bool fits = layout.ranks % model_parallel == 0;
-  if (!fits)
-    problems.add("--ranks", layout.ranks,
-                 "must be a multiple of tensor x context x pipeline sizes = {} x {} x {} = {}; use {}",
-                 layout.tensor_model_parallel_size, layout.context_parallel_size, layout.pipeline_model_parallel_size,
-                 model_parallel, beside(layout.ranks, model_parallel));
-  else if (layout.ranks / layout.pipeline_model_parallel_size % layout.expert_model_parallel_size != 0)
-    problems.add("--expert-model-parallel-size", layout.expert_model_parallel_size,
-                 "must divide the {} ranks of a pipeline stage", layout.ranks / layout.pipeline_model_parallel_size);
-  return fits;
+  if (layout.ranks % layout.expert_model_parallel_size != 0)
+    problems.add("--expert-model-parallel-size", layout.expert_model_parallel_size, "must divide the {} ranks",
+                 layout.ranks);
+  return true;
 }
 
 void check_batch(Problems& problems, const TrainOptions& options, bool layout_is_good) {
@@ -253,13 +233,17 @@ void check_batch(Problems& problems, const TrainOptions& options, bool layout_is
                  batch.global_batch_size);
 }
 
-void check_data(Problems& problems, const DataOptions& data, const LayoutOptions& layout, bool own_model) {
+void check_data(Problems& problems, const DataOptions& data, bool own_model) {
   std::vector<std::string> sources;
   if (!data.data_path.empty()) sources.push_back("--data-path");
+  if (!data.train_data_path.empty()) sources.push_back("--train-data-path");
   if (data.mock_data) sources.push_back("--mock-data");
   if (data.stories > 0) sources.push_back("--stories");
   if (!data.text.empty()) sources.push_back("--text");
   if (sources.size() > 1) problems.add_message(join(sources, ", ") + ": more than one source of data; keep one");
+  if (!data.valid_data_path.empty() && data.train_data_path.empty())
+    problems.add_message(
+        "--valid-data-path: needs --train-data-path; --data-path and --split serve both from the same files");
   try {
     parse_split(data.split);
   } catch (const UserError& error) {
@@ -275,11 +259,6 @@ void check_data(Problems& problems, const DataOptions& data, const LayoutOptions
   if (!null && data.vocab_size > 0)
     problems.add("--vocab-size", data.vocab_size, "{} has a vocabulary of its own; leave one of the two out",
                  data.tokenizer_type);
-  if (layout.tensor_model_parallel_size > 0 &&
-      data.make_vocab_size_divisible_by % layout.tensor_model_parallel_size != 0)
-    problems.add("--make-vocab-size-divisible-by", data.make_vocab_size_divisible_by,
-                 "must be a multiple of --tensor-model-parallel-size {}; use {}", layout.tensor_model_parallel_size,
-                 beside(data.make_vocab_size_divisible_by, layout.tensor_model_parallel_size));
 }
 
 void check_twice(Problems& problems, const char* iterations, std::int64_t count, const char* samples,
@@ -313,9 +292,6 @@ void check_optimizer(Problems& problems, const TrainOptions& options) {
                  "--lr-decay-iters",
                  spec.warmup, spec.decay);
   if (wsd && spec.wsd == 0) problems.add("--lr-decay-style", "WSD", "needs --lr-wsd-decay-iters");
-  if (!wsd && spec.wsd > 0)
-    problems.add("--lr-wsd-decay-iters", optimizer.lr_wsd_decay_iters,
-                 "only --lr-decay-style WSD has it; leave it out");
   if (wsd && spec.wsd > 0 && spec.warmup + spec.wsd > spec.decay)
     problems.add("--lr-wsd-decay-iters", optimizer.lr_wsd_decay_iters,
                  "warm-up and last part, {} + {} samples, must fit into the decay of {}; shorten them", spec.warmup,
@@ -345,10 +321,10 @@ std::vector<std::string> find_problems(const TrainOptions& options) {
   const bool own_model = options.model.hf.empty();
   const bool sizes = check_layout_sizes(problems, options.layout);
   const bool layout_is_good = sizes && check_layout(problems, options.layout);
-  if (own_model && sizes) check_model(problems, options);
+  if (own_model && layout_is_good) check_model(problems, options);
   if (!own_model) check_balance_losses(problems, options.model);
   check_batch(problems, options, layout_is_good);
-  check_data(problems, options.data, options.layout, own_model);
+  check_data(problems, options.data, own_model);
   check_optimizer(problems, options);
   const ExecutionOptions& execution = options.execution;
   if (execution.deterministic_mode && execution.attention_backward == AttentionBackwardKind::fastest)

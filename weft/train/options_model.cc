@@ -146,6 +146,7 @@ SplitOptions split_options(const TrainOptions& options) {
   const LayoutOptions& layout = options.layout;
   SplitOptions split;
   split.pp = static_cast<int>(layout.pipeline_model_parallel_size);
+  if (split.pp == 1) return split;  // a first and a last stage are then one
   if (layout.decoder_first_pipeline_num_layers > 0)
     split.first_stage_layers = static_cast<int>(layout.decoder_first_pipeline_num_layers);
   if (layout.decoder_last_pipeline_num_layers > 0)

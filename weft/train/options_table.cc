@@ -207,7 +207,9 @@ void add_recurrent_flags(FlagTable& flags, ModelOptions& model) {
   flags.add("--mamba-conv-kernel-dim", model.mamba_conv_kernel_dim, "N", "M: taps of the convolution.")
       .at_least(1)
       .at_most(16);
-  flags.add("--mamba-chunk-size", model.mamba_chunk_size, "N", "M: tokens of a chunk of the scan; changes no result.")
+  flags
+      .add("--mamba-chunk-size", model.mamba_chunk_size, "N",
+           "M: tokens of a chunk of the scan; another size rounds differently.")
       .at_least(1);
   flags.add("--linear-num-value-heads", model.linear_num_value_heads, "N", "G: value heads.")
       .at_least(1)
@@ -262,9 +264,16 @@ void add_batch_flags(FlagTable& flags, BatchOptions& batch) {
       .standard("none");
 }
 
+constexpr const char* no_tokenizer =
+    "Weft reads no tokenizer's files; make token files with Megatron's tools and give --data-path PREFIX with "
+    "--vocab-size N";
+
 void add_data_flags(FlagTable& flags, DataOptions& data) {
   flags.section("Data");
   flags.add("--data-path", data.data_path, "PREFIX", "Megatron .bin/.idx files: one prefix, or WEIGHT PREFIX pairs.");
+  flags.add("--train-data-path", data.train_data_path, "PREFIX",
+            "Files of their own for training, instead of --data-path and --split.");
+  flags.add("--valid-data-path", data.valid_data_path, "PREFIX", "Those for validation, beside --train-data-path.");
   flags.add("--split", data.split, "A,B,C", "Shares of documents for training, validation and test.");
   flags.add("--mock-data", data.mock_data, "Counting documents in place of data.");
   flags.add("--stories", data.stories, "BYTES", "Text of the built-in story generator, so many bytes.")
@@ -277,6 +286,12 @@ void add_data_flags(FlagTable& flags, DataOptions& data) {
               {{"ByteTokenizer", std::string("ByteTokenizer")}, {"NullTokenizer", std::string("NullTokenizer")}},
               "ByteTokenizer: a token a byte, 257 ids. NullTokenizer: data already is ids, vocab-size of them and one "
               "that ends a document.")
+      .lacks("HuggingFaceTokenizer", no_tokenizer)
+      .lacks("GPT2BPETokenizer", no_tokenizer)
+      .lacks("Llama2Tokenizer", no_tokenizer)
+      .lacks("GPTSentencePieceTokenizer", no_tokenizer)
+      .lacks("SentencePieceTokenizer", no_tokenizer)
+      .lacks("TikTokenizer", no_tokenizer)
       .standard("NullTokenizer where --vocab-size is given, else ByteTokenizer; with --hf none");
   flags.add("--vocab-size", data.vocab_size, "N", "Ids of the data, for NullTokenizer.")
       .at_least(1)
@@ -300,7 +315,8 @@ void add_logging_flags(FlagTable& flags, LoggingOptions& logging) {
   flags.add("--metrics", logging.metrics, "FILE", "Write a JSON line a step.");
   flags.add("--tensorboard-dir", logging.tensorboard_dir, "DIR", "Write TensorBoard event files.");
   flags.add("--sample", logging.sample, "PROMPT", "Continue this text at each validation and at the end; repeatable.")
-      .each();
+      .each()
+      .may_be_empty();
   flags.add("--sample-length", logging.sample_length, "N", "Tokens of a continuation.").at_least(1);
   flags.add("--sample-temperature", logging.sample_temperature, "X", "0 takes the likeliest token.").at_least(0);
 }
@@ -315,7 +331,9 @@ void add_checkpoint_flags(FlagTable& flags, CheckpointOptions& checkpoint) {
 
 void add_train_flags(FlagTable& flags, TrainOptions& options) {
   flags.section("General");
-  flags.add("--config", options.config, "FILE", "Read flags from a TOML file; the command line wins. Repeatable.")
+  flags
+      .add("--config", options.config, "FILE",
+           "Read flags from a TOML file. Repeatable: a later file wins over an earlier one, the command line over all.")
       .each()
       .only_on_command_line();
   flags.add("--explain", options.explain, "NAME", "Say a flag's value, where it came from and what it means.")
@@ -347,6 +365,14 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
       .at_least(1)
       .limited_to(1 << 20)
       .standard("the launcher's, or 1");
+  flags
+      .add("--rank", layout.rank, "R",
+           "This process, started by hand, is rank R of --world-size; MASTER_ADDR and MASTER_PORT say where rank 0 is.")
+      .at_least(0)
+      .standard("the launcher's");
+  flags.add("--world-size", layout.world_size, "N", "So many processes are started by hand.")
+      .at_least(1)
+      .standard("the launcher's");
   flags.add("--tensor-model-parallel-size", layout.tensor_model_parallel_size, "N", "Ranks that share a layer.")
       .at_least(1)
       .limited_to(1 << 20);
@@ -415,7 +441,9 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
             "Break on purpose at a node of `weft plan` on a rank: error, stall, kill or counts.");
   flags.add("--trace", options.execution.trace, "FILE", "What the last step did and when, for Perfetto.");
   flags.add("--timeline", options.execution.timeline, "FILE", "The same as a page, plan beside actual.");
-  flags.add("--digest", options.execution.digest, "Ends with a digest of all weights, the same in every layout.");
+  flags.add("--digest", options.execution.digest,
+            "Ends with a digest of all weights: the same in whatever order a layout runs; another layout rounds "
+            "differently.");
   add_foreign_flags(flags);
 }
 
@@ -425,11 +453,13 @@ std::string options_markdown() {
   add_train_flags(flags, options);
   return "# Options of `weft train`\n\n"
          "Made from the table of flags (`weft/train/options_table.cc`); do not edit. `weft plan`, `check` and `verify` "
-         "take the same.\n"
+         "take the same; of files and lines that only a run makes they note that none come.\n"
          "`--flag value` and `--flag=value` are the same; names are never abbreviated; a flag given twice with "
-         "different values is an error.\n"
+         "different values is an error; so is an empty value, which a script's unset variable leaves, and a flag "
+         "that would do nothing in this model or run.\n"
          "`--config FILE.toml` takes the same names without dashes in front, `_` or `-` inside, in any tables: "
-         "`hidden-size = 64`, `bf16 = true`, `data-path = [\"a\", \"b\"]`. The command line wins.\n" +
+         "`hidden-size = 64`, `bf16 = true`, `data-path = [\"a\", \"b\"]`. A later file wins over an earlier one, the "
+         "command line over all.\n" +
          flags.markdown();
 }
 

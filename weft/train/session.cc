@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "weft/base/error.h"
+#include "weft/comm/host_stream.h"
 #include "weft/device/operations/optimizer.h"
 #include "weft/execute/parallel_executor.h"
 #include "weft/execute/stream_executor.h"
@@ -94,6 +95,10 @@ Session::Session(Device& device, const SessionOptions& options)
   require_target(options.fault, plan, ranks.ranks());
   need_ = count_memory(device, options, module_, plan, plan_memory(plan));
   require_memory(device, options, need_);
+  if (ranks.on_device > 1) {  // nobody takes memory before all have seen what is free
+    HostStream host;
+    ranks.world->make_group_of_all("memory")->barrier(host);
+  }
   stream_->reserve(need_.streams.lanes[static_cast<std::size_t>(Lane::compute)]);
   storage_ = std::make_unique<ModelStorage>(device, module_);
   if (ranks.world) {

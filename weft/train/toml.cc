@@ -110,7 +110,8 @@ void parse_flags(FlagTable& flags, std::span<const std::string> words) {
   const std::vector<FlagAssignment> command_line = flags.scan(words);
   for (const FlagAssignment& assignment : command_line)
     if (assignment.spelling == "--config")
-      for (const std::string& file : assignment.value.words) flags.apply(read_toml(file));
+      for (const std::string& file : assignment.value.words)
+        if (!file.empty()) flags.apply(read_toml(file));  // an empty name is refused below
   flags.apply(command_line);
 }
 

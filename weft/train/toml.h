@@ -1,5 +1,5 @@
 // TOML files with the names of the flags: `hidden-size = 64` or `hidden_size = 64`, switches as true or false, lists as
-// arrays. Tables are mere sections: [model] changes nothing about the keys below it. The command line wins.
+// arrays. Tables are mere sections: [model] changes nothing about the keys below it.
 #pragma once
 
 #include <filesystem>
@@ -17,7 +17,7 @@ namespace weft {
 std::vector<FlagAssignment> parse_toml(std::string_view text, const std::string& file);
 std::vector<FlagAssignment> read_toml(const std::filesystem::path& file);
 
-// The command line over the files that its --config names. Two files may not disagree.
+// The files that --config names, each over those before it, and the command line over all of them.
 void parse_flags(FlagTable& flags, std::span<const std::string> words);
 
 }  // namespace weft

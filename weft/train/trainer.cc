@@ -385,11 +385,6 @@ void load_parameters(Session& session, const TrainOptions& o) {
 }
 
 SessionOptions session_options(const TrainOptions& o, const ModelConfig& config, World* world) {
-  for (const auto& [flag, size] : {std::pair{"--tensor-model-parallel-size", o.layout.tensor_model_parallel_size},
-                                   {"--context-parallel-size", o.layout.context_parallel_size},
-                                   {"--pipeline-model-parallel-size", o.layout.pipeline_model_parallel_size}})
-    if (size > 1)
-      throw UserError("{} {}: this version spreads a model over data and expert ranks only; leave it at 1", flag, size);
   SessionOptions s;
   s.ranks.world = world;
   s.ranks.expert_ranks = o.layout.expert_model_parallel_size;

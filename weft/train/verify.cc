@@ -30,7 +30,9 @@ void run_recorded(const TrainOptions& o, const TrainEnvironment& environment, Ru
   const ModelConfig config = run_config(o);
   const RunData data = open_run_data(o, config.vocabulary);
   if (!data.splits.train) throw UserError("there is no training data: the split '{}' gives none to it", o.data.split);
-  Session session(environment.device, session_options(o, config, environment.world));
+  SessionOptions options = session_options(o, config, environment.world);
+  options.ranks.on_device = environment.ranks_on_device;
+  Session session(environment.device, options);
   load_parameters(session, o);
   const LearningRateSpec rates = learning_rate_spec(o);
   const WeightDecaySpec decays = weight_decay_spec(o);

@@ -1,0 +1,108 @@
+// Flags of Megatron's that Weft takes with a note, or refuses with a reason.
+#include <gtest/gtest.h>
+
+#include "tests/train/parsed_options.h"
+
+namespace weft {
+namespace {
+
+TEST(OptionsForeign, ForeignFlagsThatAskForNothing) {
+  const ParsedOptions run(
+      "--use-mcore-models --transformer-impl local --no-gradient-accumulation-fusion --moe-grouped-gemm "
+      "--moe-permute-fusion --use-flash-attn --num-workers 2 --attention-softmax-in-fp32 "
+      "--no-masked-softmax-fusion --manual-gc --attention-dropout 0.0 --hidden-dropout 0 --optimizer adam "
+      "--moe-router-dtype fp32 --moe-layer-freq 1 --moe-token-dispatcher-type alltoall");
+  EXPECT_EQ(run.flags.notes().size(), 16u);
+  EXPECT_EQ(run.flags.notes()[1], "--transformer-impl local: Weft has one implementation.");
+}
+
+TEST(OptionsForeign, ForeignFlagsThatAreRefused) {
+  EXPECT_EQ(error_of("--normalization LayerNorm"),
+            "--normalization LayerNorm: Weft has RMSNorm only; use --normalization RMSNorm or leave the flag out");
+  EXPECT_EQ(error_of("--hidden-dropout 0.1"), "--hidden-dropout 0.1: Weft has no dropout; use 0 or leave the flag out");
+  EXPECT_EQ(error_of("--attention-dropout x"), "--attention-dropout x: 'x' is not a number");
+  EXPECT_EQ(
+      error_of("--position-embedding-type learned_absolute"),
+      "--position-embedding-type learned_absolute: Weft has no learned positions; choose one of rope, none, yarn");
+  EXPECT_EQ(error_of("--fp16"), "--fp16: Weft does not train in fp16, whose range needs loss scaling; use --bf16");
+  EXPECT_EQ(error_of("--optimizer sgd"),
+            "--optimizer sgd: Weft has AdamW only; use --optimizer adam or leave the flag out");
+  EXPECT_EQ(error_of("--moe-layer-freq ([0]*3+[1]*58)"),
+            "--moe-layer-freq ([0]*3+[1]*58): say which layers hold experts by --pattern: [*-] is a dense layer, [*E] "
+            "one with experts");
+  EXPECT_EQ(error_of("--moe-router-score-function sqrtsoftplus"),
+            "--moe-router-score-function sqrtsoftplus: Weft has no such score; choose one of softmax, sigmoid");
+}
+
+TEST(OptionsForeign, CheckpointsThatAreNotThereYet) {
+  for (const std::string flag : {"--save d", "--load d", "--save-interval 3", "--ckpt-step 2", "--async-save",
+                                 "--finetune", "--use-checkpoint-args"})
+    EXPECT_EQ(error_of(flag), flag +
+                                  ": Weft has no checkpoints to resume from yet; leave it out (--hf DIR starts from a "
+                                  "Hugging Face model, --save-hf DIR writes it at the end)");
+}
+
+// What stands in the scripts of Megatron's users: each is taken with a note or refused with a reason.
+TEST(OptionsForeign, EverydayFlagsOfMegatronAreKnown) {
+  const auto known = [](const std::string& flag, bool accepted) {
+    ParsedOptions run;
+    try {
+      run.parse(flag);
+      EXPECT_TRUE(accepted) << flag;
+      EXPECT_EQ(run.flags.notes().size(), 1u) << flag;
+    } catch (const UserError& error) {
+      EXPECT_FALSE(accepted) << error.what();
+      EXPECT_EQ(std::string(error.what()).rfind(flag + ": ", 0), 0u) << error.what();
+    }
+  };
+  for (const char* flag : {"--overlap-grad-reduce",
+                           "--sequence-parallel",
+                           "--tp-comm-overlap",
+                           "--cp-comm-type p2p",
+                           "--use-flash-attn",
+                           "--transformer-impl transformer_engine",
+                           "--no-bias-gelu-fusion",
+                           "--no-bias-swiglu-fusion",
+                           "--no-rope-fusion",
+                           "--no-masked-softmax-fusion",
+                           "--no-gradient-accumulation-fusion",
+                           "--expert-tensor-parallel-size 1",
+                           "--data-cache-path c",
+                           "--ckpt-format torch_dist",
+                           "--no-save-optim",
+                           "--no-load-rng",
+                           "--main-grads-dtype fp32",
+                           "--dataloader-type single",
+                           "--calculate-per-token-loss",
+                           "--moe-shared-expert-overlap",
+                           "--spec a.b c"})
+    known(flag, true);
+  for (const char* flag : {"--use-distributed-optimizer",
+                           "--overlap-param-gather",
+                           "--recompute-granularity full",
+                           "--recompute-method uniform",
+                           "--recompute-num-layers 1",
+                           "--recompute-modules core_attn mlp",
+                           "--recompute-activations",
+                           "--tokenizer-model t.model",
+                           "--vocab-file v.json",
+                           "--merge-file m.txt",
+                           "--tokenizer-type HuggingFaceTokenizer",
+                           "--expert-tensor-parallel-size 2",
+                           "--wandb-project p",
+                           "--wandb-exp-name e",
+                           "--exit-interval 5",
+                           "--exit-duration-in-mins 5",
+                           "--use-megatron-fsdp",
+                           "--num-layers-per-virtual-pipeline-stage 2",
+                           "--reset-position-ids",
+                           "--eod-mask-loss",
+                           "--exp-avg-dtype bf16",
+                           "--log-params-norm",
+                           "--timing-log-level 2",
+                           "--profile"})
+    known(flag, false);
+}
+
+}  // namespace
+}  // namespace weft

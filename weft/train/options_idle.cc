@@ -1,0 +1,168 @@
+// Flags that were set and would do nothing: an error, so that nobody believes to have asked for something. What a flag
+// needs stands here and nowhere else. A flag set to its default asks for nothing, and is left alone.
+#include <algorithm>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "weft/base/text.h"
+#include "weft/checkpoint/hugging_face.h"
+#include "weft/train/options.h"
+
+namespace weft {
+namespace {
+
+bool is_one_of(const Flag& flag, std::initializer_list<std::string_view> names) {
+  return std::find(names.begin(), names.end(), flag.name) != names.end();
+}
+
+bool is_yarn(const Flag& flag) {
+  return is_one_of(
+      flag, {"--original-max-position-embeddings", "--beta-fast", "--beta-slow", "--mscale", "--mscale-all-dim"});
+}
+
+// The layers of which any makes the flag mean something; "": all.
+std::string_view layers_of(const Flag& flag) {
+  if (is_one_of(flag,
+                {"--num-attention-heads", "--position-embedding-type", "--rotary-base", "--rotary-scaling-factor"}))
+    return "*+D";
+  if (is_yarn(flag)) return "*+D";
+  if (flag.name == "--add-bias-linear") return "*-E";
+  if (is_one_of(flag, {"--ffn-hidden-size", "--activation", "--activation-func-clamp-value", "--glu-linear-offset"}))
+    return "-E";
+  if (flag.name == "--expert-model-parallel-size") return "E";
+  if (flag.name.starts_with("--dsa-")) return "D";
+  if (flag.name.starts_with("--mamba-")) return "M";
+  if (flag.name.starts_with("--linear-")) return "G";
+  if (flag.section == "Attention") return "*";
+  if (flag.section == "Multi-latent attention") return "+D";
+  if (flag.section == "Experts" || flag.section == "Balance of experts") return "E";
+  return "";
+}
+
+// Of a model that is loaded, all this is known already.
+bool is_shape(const Flag& flag) {
+  // How it is trained is not the model's to say.
+  if (is_one_of(flag, {"--hf", "--mtp-loss-scaling-factor", "--dsa-indexer-loss-coeff"})) return false;
+  if (is_one_of(flag, {"--vocab-size", "--make-vocab-size-divisible-by"})) return true;
+  return flag.section == "Model" || flag.section == "Attention" || flag.section == "Multi-latent attention" ||
+         flag.section == "Experts" || flag.section == "Recurrent layers";
+}
+
+class Idle {
+ public:
+  explicit Idle(const TrainOptions& options) : o_(options), m_(options.model) {}
+
+  // Why the flag does nothing, and what to do; "" where it does something.
+  std::string why(const Flag& flag) {
+    const bool known = m_.hf.empty() || std::filesystem::exists(std::filesystem::path(m_.hf) / "config.json");
+    if (const std::string_view layers = layers_of(flag); !layers.empty() && known && !has(layers)) {
+      // "none" is what such a model has.
+      if (flag.name == "--position-embedding-type" && m_.positions == PositionKind::none) return "";
+      std::vector<std::string> list;
+      for (const char layer : layers) list.emplace_back(1, layer);
+      return fmt::format("the pattern '{}' has no {}; leave it out", pattern(), join(list, ", "));
+    }
+    if (flag.name == "--mtp-loss-scaling-factor" && known && !predicts_further())
+      return fmt::format("the pattern '{}' has no /; leave it out", pattern());
+    if (m_.hf.empty())
+      if (const std::string reason = of_model(flag); !reason.empty()) return reason;
+    if (const std::string reason = of_balance(flag); !reason.empty()) return reason;
+    return of_run(flag);
+  }
+
+ private:
+  const std::string& pattern() {
+    if (pattern_.empty())
+      pattern_ =
+          m_.hf.empty()
+              ? m_.pattern
+              : (has_safetensors(m_.hf) ? read_hugging_face(m_.hf) : read_hugging_face_config(m_.hf)).config.pattern;
+    return pattern_;
+  }
+  bool has(std::string_view layers) { return pattern().find_first_of(layers) != std::string::npos; }
+  bool predicts_further() { return pattern().find('/') < pattern().size() - 1; }
+
+  std::string of_model(const Flag& flag) {
+    const bool latent = has("+D"), yarn = m_.positions == PositionKind::yarn;
+    const bool turns = flag.name.starts_with("--rotary-") || flag.name == "--use-rope-scaling" || is_yarn(flag);
+    if (turns && m_.positions == PositionKind::none && !latent)
+      return "attention knows no positions (--position-embedding-type none); leave one of the two out";
+    if (flag.name == "--rope-scaling-factor" && !m_.use_rope_scaling) return "needs --use-rope-scaling";
+    if ((flag.name == "--rotary-scaling-factor" || is_yarn(flag)) && !yarn && !latent)
+      return "needs --position-embedding-type yarn";
+    if (is_yarn(flag) && !yarn && m_.rotary_scaling_factor == 1) return "needs --rotary-scaling-factor";
+    const bool quick = m_.activation == ActivationKind::quick_geglu;
+    if (flag.name == "--activation-func-clamp-value" && !quick && m_.activation != ActivationKind::swiglu)
+      return "only swiglu and quick-geglu are clamped; leave it out";
+    if (flag.name == "--glu-linear-offset" && !quick) return "only quick-geglu has an offset; leave it out";
+    if (flag.name == "--moe-shared-expert-gate" && m_.moe_shared_expert_intermediate_size == 0)
+      return "there is no shared expert; set --moe-shared-expert-intermediate-size";
+    return "";
+  }
+
+  std::string of_balance(const Flag& flag) {
+    if (is_one_of(flag, {"--moe-token-drop-policy", "--moe-pad-expert-input-to-capacity"}) &&
+        m_.moe_expert_capacity_factor <= 0)
+      return "needs --moe-expert-capacity-factor";
+    if (flag.name == "--moe-router-bias-update-rate" && !m_.moe_router_enable_expert_bias)
+      return "needs --moe-router-enable-expert-bias";
+    BalanceSpec balance;
+    if (flag.name == "--moe-router-load-balancing-type" && flag.show() != "none" && !balance_losses(m_, balance) &&
+        balance.aux_loss + balance.sequence_aux_loss + balance.global_aux_loss == 0)
+      return "its coefficient is 0; set --moe-aux-loss-coeff";
+    return "";
+  }
+
+  std::string of_run(const Flag& flag) {
+    const OptimizerOptions& optimizer = o_.optimizer;
+    if (flag.name == "--split" && o_.data.data_path.empty() && !o_.data.mock_data)
+      return "only --data-path and --mock-data are split so; leave it out";
+    if (flag.name.starts_with("--lr-wsd-") && optimizer.lr_decay_style != DecayStyle::wsd)
+      return "only --lr-decay-style WSD has it; leave it out";
+    if (flag.name == "--min-lr" && optimizer.lr_decay_style == DecayStyle::constant)
+      return "with --lr-decay-style constant the learning rate does not fall; leave it out";
+    if (flag.name == "--lr-warmup-init" && learning_rate_spec(o_).warmup == 0)
+      return "there is no warm-up; set --lr-warmup-iters";
+    if (flag.name == "--ep-overlap-early-attn-memory-release" && !o_.execution.overlap_moe_expert_parallel_comm)
+      return "needs --overlap-moe-expert-parallel-comm";
+    if (flag.name == "--emulate-network" && o_.layout.ranks == 1) return "there is one rank; add --ranks N";
+    if (flag.name.starts_with("--decoder-") && o_.layout.pipeline_model_parallel_size == 1)
+      return "there are no pipeline stages; leave it out";
+    return "";
+  }
+
+  const TrainOptions& o_;
+  const ModelOptions& m_;
+  std::string pattern_;
+};
+
+// As the user wrote it, but for its name: "--no-rope", "--moe-router-topk 4".
+std::string written(const Flag& flag) {
+  for (const Flag::Spelling& spelling : flag.spellings)
+    if (spelling.text == flag.spelled && spelling.implied) return flag.spelled;
+  return fmt::format("{} {}", flag.name, flag.show());
+}
+
+}  // namespace
+
+std::vector<std::string> find_idle_flags(const FlagTable& flags, const TrainOptions& options) {
+  TrainOptions defaults;
+  FlagTable untouched("");
+  add_train_flags(untouched, defaults);
+  std::vector<std::string> problems;
+  Idle idle(options);
+  for (const Flag& flag : untouched.flags()) {
+    if (flag.kind == FlagKind::foreign || !flags.is_set(flag.name)) continue;
+    const Flag& set = flags.flag(flag.name);
+    if (!options.model.hf.empty() && is_shape(flag))
+      problems.push_back(
+          fmt::format("{}: the model is that of --hf {}; leave the flag out", written(set), options.model.hf));
+    else if (set.show() != flag.show())
+      if (const std::string why = idle.why(set); !why.empty())
+        problems.push_back(fmt::format("{}: {}", written(set), why));
+  }
+  return problems;
+}
+
+}  // namespace weft

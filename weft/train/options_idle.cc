@@ -55,7 +55,8 @@ class Idle {
 
   // Why the flag does nothing, and what to do; "" where it does something.
   std::string why(const Flag& flag) {
-    const bool known = m_.hf.empty() || std::filesystem::exists(std::filesystem::path(m_.hf) / "config.json");
+    std::error_code error;  // what cannot be looked at is told of where the model is read
+    const bool known = m_.hf.empty() || std::filesystem::exists(std::filesystem::path(m_.hf) / "config.json", error);
     if (const std::string_view layers = layers_of(flag); !layers.empty() && known && !has(layers)) {
       // "none" is what such a model has.
       if (flag.name == "--position-embedding-type" && m_.positions == PositionKind::none) return "";

@@ -73,7 +73,8 @@ bool parse(const char* program, const char* summary, std::span<const std::string
   if (flags.help_wanted() || !options.explain.empty()) return false;
   require_folder_of("--html", output.html);
   require_folder_of("--trace", options.execution.trace);
-  for (const std::string& note : flags.notes()) fmt::print(stderr, "note: {}\n", note);
+  for (const auto& notes : {flags.notes(), idle_flags(options)})
+    for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
   return true;
 }
 

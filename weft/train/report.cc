@@ -40,6 +40,18 @@ std::string to_text(const PlanReport& r) {
   return text;
 }
 
+std::vector<std::string> idle_flags(const TrainOptions& options) {
+  if (!options.execution.overlap_moe_expert_parallel_comm) return {};
+  constexpr const char* flag = "--overlap-moe-expert-parallel-comm";
+  if (options.layout.expert_model_parallel_size == 1)
+    return {fmt::format("{} hides nothing: no tokens are exchanged with --expert-model-parallel-size 1", flag)};
+  if (micro_batches(options) == 1)
+    return {
+        fmt::format("{} weaves nothing: a step has one micro-batch and so no pair; use --global-batch-size {} or more",
+                    flag, 2 * options.batch.global_batch_size)};
+  return {};
+}
+
 std::string to_text(const LogLine& l) {
   std::string router;
   for (const auto& [name, loss] : l.router_losses) router += fmt::format("{}: {:.6E} | ", name, loss);

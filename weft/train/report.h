@@ -9,6 +9,7 @@
 
 #include "weft/plan/estimate.h"
 #include "weft/plan/memory.h"
+#include "weft/train/options.h"
 
 namespace weft {
 
@@ -26,6 +27,9 @@ struct PlanReport {
   double product_peak = 0;  // FLOP/s that a large product was measured to reach; 0: not measured
 };
 std::string to_text(const PlanReport& report);
+
+// Flags that are in force and have nothing to do, each with the reason and what would change it. Of resolved options.
+std::vector<std::string> idle_flags(const TrainOptions& options);
 
 // Megatron's log line, with tokens a second and the time left.
 struct LogLine {

@@ -53,10 +53,11 @@ PaperPlan plan_on_paper(const TrainOptions& options) {
   return paper;
 }
 
-// Options of a command that plans: all of train's, and --json. False: help or an explanation was printed.
+// Options of a command that plans: all of train's, and these. False: help or an explanation was printed.
 struct Output {
   bool json = false;
   std::string html;
+  MachineRates rates;
 };
 bool parse(const char* program, const char* summary, std::span<const std::string> words, TrainOptions& options,
            Output& output) {
@@ -66,6 +67,12 @@ bool parse(const char* program, const char* summary, std::span<const std::string
   if (std::string_view(program) == "weft plan")
     flags.add("--html", output.html, "FILE",
               "Writes a page that draws lanes, exchange and memory over estimated time.");
+  flags.section("The machine that times are estimated for");
+  flags.add("--estimate-flops", output.rates.flops, "X", "FLOPs a second, of a rank.").above(0);
+  flags.add("--estimate-memory-bandwidth", output.rates.bytes, "X", "Bytes a second, of a rank.").above(0);
+  flags.add("--estimate-network-bandwidth", output.rates.bandwidth, "X", "Bytes a second that a rank sends.").above(0);
+  flags.add("--estimate-network-latency", output.rates.latency, "X", "Seconds, of a transfer between ranks.")
+      .at_least(0);
   add_train_flags(flags, options);
   parse_train_options(flags, options, words);
   if (flags.help_wanted()) fmt::print("{}", flags.help());
@@ -89,12 +96,11 @@ int run_plan_command(std::span<const std::string> words) {
   const PaperPlan paper = plan_on_paper(options);
   if (!paper.faults.empty()) throw_faults("the plan of all ranks", paper.faults);
   if (!output.html.empty() || !options.execution.trace.empty()) {
-    const Timeline timeline = estimate_timeline(paper.plan, paper.memory, static_cast<int>(options.layout.ranks), {});
+    const Timeline timeline =
+        estimate_timeline(paper.plan, paper.memory, static_cast<int>(options.layout.ranks), output.rates);
     if (!output.html.empty()) write_file_atomically(output.html, timeline_page(timeline, nullptr));
     if (!options.execution.trace.empty()) write_file_atomically(options.execution.trace, perfetto_trace(timeline));
-    const Overlap sum = sum_of(overlaps_of(timeline, Lane::exchange));
-    fmt::print("{} nodes a rank, step {} estimated, {:.1f} % of the exchange hidden\n", paper.plan.nodes.size(),
-               human_seconds(range_of(timeline).length()), 100 * sum.share_hidden());
+    fmt::print("{} nodes a rank; {}, {}\n", paper.plan.nodes.size(), step_text(timeline), timeline.times);
     return 0;
   }
   if (output.json) {
@@ -121,6 +127,8 @@ int run_check_command(std::span<const std::string> words) {
   report.memory = paper.memory;
   report.flops = total_flops(paper.plan);
   report.tokens = options.batch.global_batch_size * options.batch.seq_length;
+  const Timeline estimate = estimate_timeline(paper.plan, paper.memory, 1, output.rates);  // ranks do the same
+  report.estimate = &estimate;
   if (!output.json) {
     fmt::print("{}\n", to_text(report));
     if (!paper.faults.empty()) throw_faults("the plan of all ranks", paper.faults);
@@ -134,6 +142,7 @@ int run_check_command(std::span<const std::string> words) {
     faults.push_back({{"message", fault.message}, {"nodes", nodes}, {"ranks", ranks}});
   }
   const MemoryPlan& m = paper.memory;
+  const Overlap exchange = overlap_of(estimate, 0, Lane::exchange);
   const Json result = {
       {"pattern", report.pattern},
       {"parameters", report.parameters.all},
@@ -148,6 +157,14 @@ int run_check_command(std::span<const std::string> words) {
         {"optimizer", m.states},
         {"activations", m.activations},
         {"step", m.step}}},
+      {"estimate",
+       {{"step_seconds", range_of(estimate).length()},
+        {"exchange_seconds", exchange.communication},
+        {"exchange_hidden_seconds", exchange.hidden},
+        {"flops", output.rates.flops},
+        {"memory_bandwidth", output.rates.bytes},
+        {"network_bandwidth", output.rates.bandwidth},
+        {"network_latency", output.rates.latency}}},
       {"ranks", report.ranks},
       {"faults", faults},
   };

@@ -49,6 +49,7 @@ struct MemoryPoint {
 
 struct Timeline {
   std::string title;
+  std::string times;  // where they come from: "estimated for 100.0 GFLOP/s, ...", "measured on cpu (AVX2)"
   int ranks = 1;
   std::vector<TimelineLabel> labels;
   std::vector<TimelineEvent> events;             // in any order

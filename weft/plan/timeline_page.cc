@@ -133,6 +133,7 @@ Json json_of(const Timeline& timeline, Blocks& blocks) {
   Strings strings;
   Json json;
   json["title"] = timeline.title;
+  json["times"] = timeline.times;
   json["ranks"] = timeline.ranks;
   json["span"] = range.length();
   json["labels"] = Json::array();

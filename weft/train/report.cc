@@ -26,6 +26,10 @@ std::string to_text(const PlanReport& r) {
                           human_count(static_cast<double>(r.tokens))));
   if (r.product_peak > 0)
     row("peak", fmt::format("{:.1f} TFLOP/s in large products, measured", r.product_peak * 1e-12));
+  if (r.estimate) {
+    row("estimate", step_text(*r.estimate));
+    row("", r.estimate->times);
+  }
   const auto bytes = [](std::int64_t value) { return human_bytes(static_cast<double>(value)); };
   row("memory", fmt::format("{} in all{}", bytes(m.total()), each));
   row("  weights", bytes(m.weights));
@@ -37,6 +41,14 @@ std::string to_text(const PlanReport& r) {
   if (r.stream_bytes > 0) row("  operations", fmt::format("{} beside it, to work in", bytes(r.stream_bytes)));
   if (r.library_bytes >= 0) row("  libraries", fmt::format("{} beside it, measured", bytes(r.library_bytes)));
   text.pop_back();
+  return text;
+}
+
+std::string step_text(const Timeline& timeline) {
+  const double seconds = range_of(timeline).length();
+  std::string text = "step " + (seconds < 1 ? fmt::format("{:.3g} ms", seconds * 1e3) : human_seconds(seconds));
+  if (const Overlap sum = sum_of(overlaps_of(timeline, Lane::exchange)); sum.communication > 0)
+    text += fmt::format(", {:.1f} % of the exchange hidden", 100 * sum.share_hidden());
   return text;
 }
 

@@ -25,8 +25,11 @@ struct PlanReport {
   double flops = 0;         // of a step, of one rank
   std::int64_t tokens = 0;  // of a step, of all ranks
   double product_peak = 0;  // FLOP/s that a large product was measured to reach; 0: not measured
+  const Timeline* estimate = nullptr;
 };
 std::string to_text(const PlanReport& report);
+// "step 72.5 ms, 81.4 % of the exchange hidden", of an estimate; without the exchange where there is none.
+std::string step_text(const Timeline& timeline);
 
 // Flags that are in force and have nothing to do, each with the reason and what would change it. Of resolved options.
 std::vector<std::string> idle_flags(const TrainOptions& options);

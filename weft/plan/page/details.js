@@ -123,6 +123,7 @@ function fillHead(panel, several) {
                   overlap.communication > 0 ? element('span.muted', `${shareText(overlap.exposed / whole)} exposed`) : null,
                   element('span.muted', `${shareText(overlap.idle / whole)} idle`)));
   if (model.peak > 0) parts.push(item('peak memory', element('b', bytesText(model.peak))));
+  if (model.times) parts.push(element('span.muted', model.times));
   panel.head.replaceChildren(...parts);
 }
 

@@ -55,9 +55,10 @@ Timeline estimate_timeline(const Plan& plan, const MemoryPlan& memory, int ranks
   timeline.title = "plan (estimate)";
   timeline.times = "estimated for " + to_text(rates);
   timeline.ranks = ranks;
-  timeline.memory.resize(static_cast<std::size_t>(ranks));
+  const auto resident = static_cast<double>(memory.resident());
+  timeline.memory.assign(static_cast<std::size_t>(ranks), {{0, resident}});
+  timeline.reserved = static_cast<double>(memory.total());
   const std::vector<std::int32_t> labels = add_labels(timeline, plan);
-  const double resident = static_cast<double>(memory.weights + memory.gradients + memory.states + memory.step);
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
     const Node& node = plan.nodes[i];
     double start = lane_free[static_cast<std::size_t>(node.lane)];

@@ -54,6 +54,7 @@ struct Timeline {
   std::vector<TimelineLabel> labels;
   std::vector<TimelineEvent> events;             // in any order
   std::vector<std::vector<MemoryPoint>> memory;  // by rank, sorted by time; empty: not known
+  double reserved = 0;  // bytes a rank: what is in use, and holes between buffers; 0: not known
 };
 
 // Throws BugError naming the first event or memory point that cannot be: an unknown label or rank, an end before its

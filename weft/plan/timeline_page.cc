@@ -153,6 +153,7 @@ Json json_of(const Timeline& timeline, Blocks& blocks) {
     json["lanes"].push_back({{"name", name_of(lane)}, {"communicates", lane_communicates(lane)}});
     if (lane_communicates(lane)) json["lanes"].back()["overlap"] = json_of(sum_of(overlaps_of(timeline, lane)));
   }
+  json["reserved"] = timeline.reserved;
   json["memory"] = Json::array();
   for (std::size_t rank = 0; rank < timeline.memory.size(); ++rank)
     if (const auto& points = timeline.memory[rank]; !points.empty())

@@ -54,7 +54,7 @@ function rankTable(panels) {
     ['hidden', ({overlap}) => overlap.communication > 0 ? shareText(overlap.shareHidden) : ''],
     ['exposed', ({overlap}) => timeText(overlap.exposed)],
     ['idle', ({overlap}) => timeText(overlap.idle)],
-    ['peak memory', ({memory}) => memory ? bytesText(memory.peak) : ''],
+    ['most in use', ({memory}) => memory ? bytesText(memory.peak) : ''],
   ].filter(([name]) => transfers || !['communication', 'hidden', 'exposed'].includes(name));
   heads.push(...columns.map(([name]) => name));
   const most = Math.max(...panels.map(({model}) => model.ranks.length));

@@ -53,6 +53,11 @@ PaperPlan plan_on_paper(const TrainOptions& options) {
   return paper;
 }
 
+ParameterCount parameters_of(const PaperPlan& paper, const TrainOptions& options) {
+  return count_parameters(paper.module, paper.config.experts.experts, paper.config.experts.router.k,
+                          options.layout.expert_model_parallel_size);
+}
+
 // Options of a command that plans: all of train's, and these. False: help or an explanation was printed.
 struct Output {
   bool json = false;
@@ -96,8 +101,10 @@ int run_plan_command(std::span<const std::string> words) {
   const PaperPlan paper = plan_on_paper(options);
   if (!paper.faults.empty()) throw_faults("the plan of all ranks", paper.faults);
   if (!output.html.empty() || !options.execution.trace.empty()) {
-    const Timeline timeline =
+    Timeline timeline =
         estimate_timeline(paper.plan, paper.memory, static_cast<int>(options.layout.ranks), output.rates);
+    timeline.title = "weft plan: estimate of a step";
+    timeline.about = about_text(options, paper.config.pattern, parameters_of(paper, options).all);
     if (!output.html.empty()) write_file_atomically(output.html, timeline_page(timeline, nullptr));
     if (!options.execution.trace.empty()) write_file_atomically(options.execution.trace, perfetto_trace(timeline));
     fmt::print("{} nodes a rank; {}, {}\n", paper.plan.nodes.size(), step_text(timeline), timeline.times);
@@ -120,8 +127,7 @@ int run_check_command(std::span<const std::string> words) {
   const PaperPlan paper = plan_on_paper(options);
   PlanReport report;
   report.pattern = paper.config.pattern;
-  report.parameters = count_parameters(paper.module, paper.config.experts.experts, paper.config.experts.router.k,
-                                       options.layout.expert_model_parallel_size);
+  report.parameters = parameters_of(paper, options);
   report.ranks = options.layout.ranks;
   report.nodes = paper.plan.nodes.size();
   report.memory = paper.memory;

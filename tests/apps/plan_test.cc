@@ -11,6 +11,29 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
+// A page says whether it is of a plan or of a training, and of which.
+TEST(Plan, PagesSayWhatTheyShow) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("step.html");
+  const Words run = tiny_model + Words{"--ranks",
+                                       "2",
+                                       "--expert-model-parallel-size",
+                                       "2",
+                                       "--global-batch-size",
+                                       "8",
+                                       "--overlap-moe-expert-parallel-comm"};
+  const std::string about =
+      "[*E] · 41.2 k parameters · 2 ranks · 2 expert ranks · 2 micro-batches of 2 x 16 tokens · f32 · "
+      "--overlap-moe-expert-parallel-comm";
+  expect_done(Words{"plan", "--html", file} + run);
+  EXPECT_THAT(read_file(file), HasSubstr("<title>weft plan: estimate of a step · " + about + "</title>"));
+  expect_done(Words{"train", "--train-iters", "1", "--eval-iters", "0", "--device", "cpu", "--timeline", file} + run);
+  EXPECT_THAT(read_file(file), HasSubstr("<title>weft train: last step · " + about + "</title>"));
+  EXPECT_THAT(read_file(file), HasSubstr("\"times\":\"measured on cpu ("));
+  expect_done({"plan", "--hf", golden("mixtral"), "--seq-length", "16", "--html", file});
+  EXPECT_THAT(read_file(file), HasSubstr("<title>weft plan: estimate of a step · mixtral · [*E][*E] · "));
+}
+
 // The weave needs two micro-batches and an exchange; without, the plan is the same as without the flag.
 TEST(Plan, SaysWhereTheWeaveHasNothingToDo) {
   const Words run = tiny_model + Words{"--ranks", "2", "--overlap-moe-expert-parallel-comm"};

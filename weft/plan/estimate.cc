@@ -52,7 +52,7 @@ Timeline estimate_timeline(const Plan& plan, const MemoryPlan& memory, int ranks
   std::vector<double> end(plan.nodes.size());
   std::array<double, lane_count> lane_free{};
   Timeline timeline;
-  timeline.title = "plan (estimate)";
+  timeline.title = "estimate of a step";
   timeline.times = "estimated for " + to_text(rates);
   timeline.ranks = ranks;
   const auto resident = static_cast<double>(memory.resident());

@@ -48,7 +48,8 @@ struct MemoryPoint {
 };
 
 struct Timeline {
-  std::string title;
+  std::string title;  // "weft train: last step"
+  std::string about;  // model and settings: "[*E] · 2.3 M parameters · 4 ranks · ..."
   std::string times;  // where they come from: "estimated for 100.0 GFLOP/s, ...", "measured on cpu (AVX2)"
   int ranks = 1;
   std::vector<TimelineLabel> labels;

@@ -133,6 +133,7 @@ Json json_of(const Timeline& timeline, Blocks& blocks) {
   Strings strings;
   Json json;
   json["title"] = timeline.title;
+  json["about"] = timeline.about;
   json["times"] = timeline.times;
   json["ranks"] = timeline.ranks;
   json["span"] = range.length();
@@ -200,8 +201,10 @@ std::string timeline_page(const Timeline& plan, const Timeline* actual) {
   if (actual) json["timelines"].push_back(json_of(*actual, blocks));
 
   const std::pair<std::string_view, std::string> parts[] = {
-      {"{{title}}", html_text(plan.title)},     {"{{style}}", std::string(page_style)},
-      {"{{facts}}", script_text(json)},         {"{{blocks}}", base64(blocks.bytes())},
+      {"{{title}}", html_text(plan.about.empty() ? plan.title : plan.title + " · " + plan.about)},
+      {"{{style}}", std::string(page_style)},
+      {"{{facts}}", script_text(json)},
+      {"{{blocks}}", base64(blocks.bytes())},
       {"{{script}}", std::string(page_script)},
   };
   // In one pass over the frame, in its order, so that nothing inside a part is taken for a mark.

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <ctime>
+#include <filesystem>
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -50,6 +51,28 @@ std::string step_text(const Timeline& timeline) {
   if (const Overlap sum = sum_of(overlaps_of(timeline, Lane::exchange)); sum.communication > 0)
     text += fmt::format(", {:.1f} % of the exchange hidden", 100 * sum.share_hidden());
   return text;
+}
+
+std::string about_text(const TrainOptions& o, const std::string& pattern, std::int64_t parameters) {
+  const auto count = [](std::int64_t n, std::string_view what) {
+    return fmt::format("{} {}{}", n, what, n > 1 ? "s" : "");
+  };
+  std::vector<std::string> parts;
+  if (!o.model.hf.empty()) parts.push_back(std::filesystem::canonical(o.model.hf).filename().string());
+  parts.push_back(pattern);
+  parts.push_back(human_count(static_cast<double>(parameters)) + " parameters");
+  parts.push_back(count(o.layout.ranks, "rank"));
+  if (o.layout.ranks > 1) parts.push_back(count(o.layout.expert_model_parallel_size, "expert rank"));
+  const std::int64_t steps = micro_batches(o);
+  parts.push_back(fmt::format("{} micro-batch{} of {} x {} tokens", steps, steps > 1 ? "es" : "",
+                              o.batch.micro_batch_size, o.batch.seq_length));
+  parts.emplace_back(name_of(o.dtype));
+  const ExecutionOptions& e = o.execution;
+  if (e.overlap_moe_expert_parallel_comm) parts.emplace_back("--overlap-moe-expert-parallel-comm");
+  if (e.delay_wgrad_compute) parts.emplace_back("--delay-wgrad-compute");
+  if (e.overlap_optimizer) parts.emplace_back("--overlap-optimizer");
+  if (!e.emulate_network.empty()) parts.push_back("--emulate-network " + e.emulate_network);
+  return join(parts, " · ");
 }
 
 std::vector<std::string> idle_flags(const TrainOptions& options) {

@@ -31,6 +31,9 @@ std::string to_text(const PlanReport& report);
 // "step 72.5 ms, 81.4 % of the exchange hidden", of an estimate; without the exchange where there is none.
 std::string step_text(const Timeline& timeline);
 
+// What a page says of a run: the model, how it is spread, the switches that change the order of its step.
+std::string about_text(const TrainOptions& options, const std::string& pattern, std::int64_t parameters);
+
 // Flags that are in force and have nothing to do, each with the reason and what would change it. Of resolved options.
 std::vector<std::string> idle_flags(const TrainOptions& options);
 

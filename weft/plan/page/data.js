@@ -131,6 +131,7 @@ function readLabel(fields, strings) {
 class TimelineModel {
   constructor(facts, bytes) {
     this.title = facts.title;
+    this.about = facts.about;
     this.times = facts.times;
     this.span = facts.span * 1e9;
     this.lanes = facts.lanes;

@@ -104,8 +104,7 @@ function fillHead(panel, several) {
   const item = (name, ...value) => element('span.metric', name ? element('span.muted', name) : null, ...value);
   const parts = [];
   if (several) parts.push(element('strong', panel.name));
-  if (several && model.title !== document.querySelector('h1').textContent) parts.push(element('span', model.title));
-  parts.push(item('step', element('b', timeText(model.span))));
+  parts.push(item('step', element('b', timeText(model.span)), panel.stretch));
   if (overlap.communication > 0) {
     parts.push(item('communication', element('b.hiddenshare', shareText(overlap.shareHidden) + ' hidden'),
                     element('span.muted', `of ${timeText(overlap.communication / ranks)}${ranks > 1 ? ' a rank' : ''}`)));
@@ -124,7 +123,7 @@ function fillHead(panel, several) {
                   overlap.communication > 0 ? element('span.muted', `${shareText(overlap.exposed / whole)} exposed`) : null,
                   element('span.muted', `${shareText(overlap.idle / whole)} idle`)));
   if (model.peak > 0) {
-    parts.push(item('memory', ...(model.reserved > 0 ? [element('b', bytesText(model.reserved)), element('span.muted', 'at most')] : []),
+    parts.push(item('memory', ...(model.reserved > 0 ? [element('b', bytesText(model.reserved)), element('span.muted', 'reserved, at most')] : []),
                     element('b', bytesText(model.peak)), element('span.muted', 'in use')));
   }
   if (model.times) parts.push(element('span.muted', model.times));

@@ -30,6 +30,9 @@ TEST(Plan, PagesSayWhatTheyShow) {
   expect_done(Words{"train", "--train-iters", "1", "--eval-iters", "0", "--device", "cpu", "--timeline", file} + run);
   EXPECT_THAT(read_file(file), HasSubstr("<title>weft train: last step · " + about + "</title>"));
   EXPECT_THAT(read_file(file), HasSubstr("\"times\":\"measured on cpu ("));
+  const std::string deep(100, '-');  // does not push the rest out of sight
+  expect_done({"plan", "--pattern", deep, "--hidden-size", "8", "--html", file});
+  EXPECT_THAT(read_file(file), HasSubstr(" · f32 · " + deep + "</title>"));
   expect_done({"plan", "--hf", golden("mixtral"), "--seq-length", "16", "--html", file});
   EXPECT_THAT(read_file(file), HasSubstr("<title>weft plan: estimate of a step · mixtral · [*E][*E] · "));
 }

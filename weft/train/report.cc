@@ -59,7 +59,8 @@ std::string about_text(const TrainOptions& o, const std::string& pattern, std::i
   };
   std::vector<std::string> parts;
   if (!o.model.hf.empty()) parts.push_back(std::filesystem::canonical(o.model.hf).filename().string());
-  parts.push_back(pattern);
+  const bool is_short = pattern.size() <= 80;  // or nothing behind it would be seen
+  if (is_short) parts.push_back(pattern);
   parts.push_back(human_count(static_cast<double>(parameters)) + " parameters");
   parts.push_back(count(o.layout.ranks, "rank"));
   if (o.layout.ranks > 1) parts.push_back(count(o.layout.expert_model_parallel_size, "expert rank"));
@@ -72,6 +73,7 @@ std::string about_text(const TrainOptions& o, const std::string& pattern, std::i
   if (e.delay_wgrad_compute) parts.emplace_back("--delay-wgrad-compute");
   if (e.overlap_optimizer) parts.emplace_back("--overlap-optimizer");
   if (!e.emulate_network.empty()) parts.push_back("--emulate-network " + e.emulate_network);
+  if (!is_short) parts.push_back(pattern);
   return join(parts, " · ");
 }
 

@@ -54,10 +54,16 @@ PaperPlan plan_on_paper(const TrainOptions& options) {
   return paper;
 }
 
-// Options of a command that plans: all of train's, and --json. False: nothing is left to do here.
+ParameterCount parameters_of(const PaperPlan& paper, const TrainOptions& options) {
+  return count_parameters(paper.module, paper.config.experts.experts, paper.config.experts.router.k,
+                          options.layout.expert_model_parallel_size);
+}
+
+// Options of a command that plans: all of train's, and these. False: nothing is left to do here.
 struct Output {
   bool json = false;
   std::string html;
+  MachineRates rates;
 };
 bool parse(const char* program, const char* summary, std::span<const std::string> words, TrainOptions& options,
            Output& output) {
@@ -68,6 +74,12 @@ bool parse(const char* program, const char* summary, std::span<const std::string
   if (draws)
     flags.add("--html", output.html, "FILE",
               "Writes a page that draws lanes, exchange and memory over estimated time.");
+  flags.section("The machine that times are estimated for");
+  flags.add("--estimate-flops", output.rates.flops, "X", "FLOPs a second, of a rank.").above(0);
+  flags.add("--estimate-memory-bandwidth", output.rates.bytes, "X", "Bytes a second, of a rank.").above(0);
+  flags.add("--estimate-network-bandwidth", output.rates.bandwidth, "X", "Bytes a second that a rank sends.").above(0);
+  flags.add("--estimate-network-latency", output.rates.latency, "X", "Seconds, of a transfer between ranks.")
+      .at_least(0);
   add_train_flags(flags, options);
   Launch launch;
   parse_train_options(flags, options, words, [&] {
@@ -80,7 +92,8 @@ bool parse(const char* program, const char* summary, std::span<const std::string
   if (launch.rank != 0) return false;  // all processes of a launcher would say the same
   require_folder_of("--html", output.html);
   require_folder_of("--trace", options.execution.trace);
-  for (const std::string& note : flags.notes()) fmt::print(stderr, "note: {}\n", note);
+  for (const auto& notes : {flags.notes(), weave_notes(options)})
+    for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
   std::vector<const char*> outputs = {"--timeline", "--metrics", "--tensorboard-dir",
                                       "--sample",   "--save-hf", "--digest"};
   if (!draws) outputs.push_back("--trace");
@@ -99,13 +112,14 @@ int run_plan_command(std::span<const std::string> words) {
   const PaperPlan paper = plan_on_paper(options);
   if (!paper.faults.empty()) throw_faults("the plan of all ranks", paper.faults);
   if (!output.html.empty() || !options.execution.trace.empty()) {
-    const Timeline timeline = estimate_timeline(paper.plan, paper.memory, static_cast<int>(options.layout.ranks), {});
+    Timeline timeline =
+        estimate_timeline(paper.plan, paper.memory, static_cast<int>(options.layout.ranks), output.rates);
+    timeline.title = "weft plan: estimate of a step";
+    timeline.about = about_text(options, paper.config.pattern, parameters_of(paper, options).all);
     if (!output.html.empty()) write_file_atomically(output.html, timeline_page(timeline, nullptr));
     if (!options.execution.trace.empty()) write_file_atomically(options.execution.trace, perfetto_trace(timeline));
     if (!output.json) {
-      const Overlap sum = sum_of(overlaps_of(timeline, Lane::exchange));
-      fmt::print("{} nodes a rank, step {} estimated, {:.1f} % of the exchange hidden\n", paper.plan.nodes.size(),
-                 human_seconds(range_of(timeline).length()), 100 * sum.share_hidden());
+      fmt::print("{} nodes a rank; {}, {}\n", paper.plan.nodes.size(), step_text(timeline), timeline.times);
       return 0;
     }
   }
@@ -126,13 +140,14 @@ int run_check_command(std::span<const std::string> words) {
   const PaperPlan paper = plan_on_paper(options);
   PlanReport report;
   report.pattern = paper.config.pattern;
-  report.parameters = count_parameters(paper.module, paper.config.experts.experts, paper.config.experts.router.k,
-                                       options.layout.expert_model_parallel_size);
+  report.parameters = parameters_of(paper, options);
   report.ranks = options.layout.ranks;
   report.nodes = paper.plan.nodes.size();
   report.memory = paper.memory;
   report.flops = total_flops(paper.plan);
   report.tokens = options.batch.global_batch_size * options.batch.seq_length;
+  const Timeline estimate = estimate_timeline(paper.plan, paper.memory, 1, output.rates);  // ranks do the same
+  report.estimate = &estimate;
   if (!output.json) {
     fmt::print("{}\n", to_text(report));
     if (!paper.faults.empty()) throw_faults("the plan of all ranks", paper.faults);
@@ -146,6 +161,7 @@ int run_check_command(std::span<const std::string> words) {
     faults.push_back({{"message", fault.message}, {"nodes", nodes}, {"ranks", ranks}});
   }
   const MemoryPlan& m = paper.memory;
+  const Overlap exchange = overlap_of(estimate, 0, Lane::exchange);
   const Json result = {
       {"pattern", report.pattern},
       {"parameters", report.parameters.all},
@@ -160,6 +176,14 @@ int run_check_command(std::span<const std::string> words) {
         {"optimizer", m.states},
         {"activations", m.activations},
         {"step", m.step}}},
+      {"estimate",
+       {{"step_seconds", range_of(estimate).length()},
+        {"exchange_seconds", exchange.communication},
+        {"exchange_hidden_seconds", exchange.hidden},
+        {"flops", output.rates.flops},
+        {"memory_bandwidth", output.rates.bytes},
+        {"network_bandwidth", output.rates.bandwidth},
+        {"network_latency", output.rates.latency}}},
       {"ranks", report.ranks},
       {"faults", faults},
   };

@@ -9,6 +9,7 @@
 #include "weft/base/text.h"
 #include "weft/checkpoint/new_folder.h"
 #include "weft/train/options.h"
+#include "weft/train/report.h"
 #include "weft/train/same_options.h"
 #include "weft/train/trainer.h"
 
@@ -36,7 +37,8 @@ int run_train_command(std::span<const std::string> words) {
   require_folder_of("--timeline", options.execution.timeline);
   if (!options.checkpoint.save_hf.empty()) require_new_folder("--save-hf", options.checkpoint.save_hf);
   if (launch.rank == 0)
-    for (const std::string& note : flags.notes()) fmt::print(stderr, "note: {}\n", note);
+    for (const auto& notes : {flags.notes(), weave_notes(options)})
+      for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
   prepare_ranks(options, launch);
   std::string why;
   const std::string device_name = choose_device(options, why);

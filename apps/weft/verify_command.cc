@@ -8,6 +8,7 @@
 #include "apps/weft/ranks.h"
 #include "weft/base/error.h"
 #include "weft/base/json.h"
+#include "weft/train/report.h"
 #include "weft/train/verify.h"
 
 namespace weft {
@@ -44,6 +45,7 @@ int run_verify_command(std::span<const std::string> words) {
   if (options.execution.device == "cuda" && !flags.is_set("--dtype")) options.dtype = DType::f32;
   if (tolerance == 0) tolerance = options.dtype == DType::f64 ? 1e-9 : options.dtype == DType::f32 ? 1e-4 : 5e-2;
 
+  for (const std::string& note : weave_notes(options)) fmt::print(stderr, "note: {}\n", note);
   prepare_ranks(options, Launch{});
   const auto run = [&](const TrainOptions& o) {
     auto record = std::make_unique<RunRecord>(static_cast<int>(steps));

@@ -54,7 +54,7 @@ TEST_P(SmallExample, TrainsAStep) {
                            "--micro-batch-size",
                            "1",
                            "--global-batch-size",
-                           "4",
+                           "8",  // two micro-batches, which the weave pairs
                            "--lr-warmup-iters",
                            "0",
                            "--sample-length",

@@ -268,6 +268,18 @@ TEST_F(Train, WithoutClippingThereIsNoNorm) {
   EXPECT_THAT(outcome.err, HasSubstr("weights were left as the step before made them, finite or not"));
 }
 
+// Also before a rank computes: its updates come first here, and ranks begin at different times.
+TEST_F(Train, RecordsMemoryFromTheBeginningOfTheStepOn) {
+  const std::string file = folder_.file("trace.json");
+  expect_done(Words{"train"} + tiny_run + stories + Words{"--ranks", "2", "--overlap-optimizer", "--trace", file});
+  const Json trace = parse_json(read_file(file), file);
+  std::vector<double> first(2, -1);
+  for (const Json& event : trace.at("traceEvents"))
+    if (event.at("ph") == "C" && event.at("ts") == 0.0) first.at(event.at("pid")) = event.at("args").at("bytes");
+  EXPECT_GT(first[0], 0);
+  EXPECT_EQ(first[0], first[1]);
+}
+
 TEST_F(Train, OutputsThatCannotBeWritten) {
   const std::string none = folder_.file("none/file");
   for (const char* flag : {"--metrics", "--trace", "--timeline"})

@@ -88,8 +88,52 @@ class TimelinePage(unittest.TestCase):
         self.assertTrue(0.8 < share < 1)  # woven
         self.assertIn(f"{100 * share:.1f} % hidden", page.text(".head"))
         self.assertIn(f"{span / 1e6:.1f} ms", page.text(".head"))
-        self.assertIn("4 ranks", page.text("#size"))
+        self.assertIn("4 ranks", page.text("#about"))
         self.assertIn("exposed", page.text("#legend"))
+
+    def test_page_says_what_it_shows(self):
+        page = self.open("4x8-slow")
+        about = "[*E][*E][*E] · 2.3 M parameters · 4 ranks · 4 expert ranks · f32"
+        self.assertEqual(self.browser.value("document.title"), "weft train: last step · " + about)
+        self.assertEqual(page.text("h1"), "weft train: last step")
+        self.assertTrue(page.text("#about").startswith(about + " · "))
+        for panel, times in ((1, "estimated for 100.0 GFLOP/s"), (2, "measured on cpu (AVX2)")):
+            head = " ".join(page.text(f".panel:nth-child({panel}) .head").split())
+            self.assertIn(times, head)
+            self.assertRegex(head, r"memory 300 MiB reserved, at most [\d.]+ MiB in use")
+
+    def test_everything_has_room(self):
+        self.addCleanup(self.browser.resize, 1400, 900)
+        for width, parts in ((1400, ", table"), (800, ", table"), (560, "")):  # there, tables are scrolled through
+            self.browser.resize(width, 900)
+            for name in ("4x8-slow", "4x8"):
+                page = self.open(name)
+                page.value("page.toggleSummary()")
+                self.browser.settle()
+                cut = self.browser.value("[...document.querySelectorAll('h1, #about, #top button, .head > *" + parts + """')]
+                    .filter(e => !e.hidden && e.offsetParent).filter(e => { const box = e.getBoundingClientRect();
+                        return e.scrollWidth > e.clientWidth + 1 && e.tagName !== 'SPAN' || e.scrollHeight > box.height + 2
+                            || box.width < 10 || box.left < 0 || box.right > innerWidth; }).map(e => e.outerHTML)""")
+                self.assertEqual(cut, [], f"{name} at {width}")
+                self.assertTrue(page.text("h1"))
+
+    def test_micro_batches_are_named_whole_or_not_at_all(self):
+        page = self.open("64x64")
+        page.value("page.toggleRank(0)")
+        for zoom in range(4):
+            texts = page.value("""(() => { const texts = [], prototype = CanvasRenderingContext2D.prototype;
+                const {fillText} = prototype, {drawRibbon} = Panel.prototype;
+                Panel.prototype.drawRibbon = function(...all) {
+                    prototype.fillText = (text) => texts.push(text);
+                    drawRibbon.apply(this, all);
+                    prototype.fillText = fillText;
+                };
+                page.draw();
+                Panel.prototype.drawRibbon = drawRibbon;
+                return texts; })()""")
+            self.assertEqual([text for text in texts if text[0] not in "FB"], [])
+            page.value("page.zoom(0.6)")
+        self.assertTrue(texts)
 
     def test_hidden_and_exposed_agree_with_the_numbers(self):
         # The page finds the exposed parts itself to draw them; their sum must be what C++ computed.
@@ -280,8 +324,22 @@ class TimelinePage(unittest.TestCase):
         page.value("document.getElementById('same').click()")
         self.browser.settle()
         self.near(page.x(spans[0], 0), page.x(spans[1], 1), 0.01)
+        self.assertIn("drawn 1.", page.text(".head"))
         page.value("page.toggleSummary()")
         self.assertRegex(page.text("#tables"), r"experts\s+forward\s+compute\s+96")
+
+    def test_lengths_that_are_far_apart_are_aligned(self):
+        page = self.open("4x8-slow")
+        spans = page.value("page.models.map(m => m.span)")
+        self.assertGreater(spans[1], 1.5 * spans[0])
+        self.near(page.x(spans[0], 0), page.x(spans[1], 1), 0.01)
+        self.assertIn(f"drawn {spans[1] / spans[0]:.1f} times as long", page.text(".head"))
+        self.point(page, "compute", 50, panel=0)
+        self.assertRegex(page.text("#tip"), r"actual\s+\d+(\.\d+)? .s\s+\(here −")
+        page.value("document.getElementById('same').click()")
+        self.browser.settle()
+        self.near(page.x(5e6, 0), page.x(5e6, 1), 0.01)
+        self.assertNotIn("drawn", page.text(".head"))
 
     # Bad names, nothing at all, very much
 

@@ -36,6 +36,16 @@ int run(const std::string& name, const std::string& file) {
     noisy.noise = 0.15;
     const Timeline actual = sample_timeline(noisy);
     page = timeline_page(sample_timeline(small), &actual);
+  } else if (name == "4x8-slow") {  // as of a training on a machine that is slower than the estimate's
+    SampleShape noisy = small;
+    noisy.noise = 4;
+    Timeline plan = sample_timeline(small), actual = sample_timeline(noisy);
+    plan.title = actual.title = "weft train: last step";
+    plan.about = actual.about = "[*E][*E][*E] · 2.3 M parameters · 4 ranks · 4 expert ranks · f32";
+    plan.times = "estimated for 100.0 GFLOP/s";
+    actual.times = "measured on cpu (AVX2)";
+    plan.reserved = actual.reserved = 300 << 20;
+    page = timeline_page(plan, &actual);
   } else if (name == "4x8-trace") {
     page = perfetto_trace(sample_timeline(small));
   } else if (name == "64x64") {

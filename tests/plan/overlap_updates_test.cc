@@ -7,6 +7,7 @@
 
 #include "tests/plan/plans.h"
 #include "weft/plan/edges.h"
+#include "weft/plan/estimate.h"
 #include "weft/plan/memory.h"
 #include "weft/plan/text.h"
 
@@ -32,6 +33,18 @@ std::set<std::string> names_before(const Plan& plan, const std::string& name) {
         names.insert(plan.name_of(plan.nodes[id.index()]));
   EXPECT_FALSE(names.empty()) << name;
   return names;
+}
+
+// What outlives steps is there before anything computes.
+TEST(OverlapUpdates, the_curve_of_memory_begins_with_the_step) {
+  const Plan plan = late_plan("[*E]-", 2);
+  const MemoryPlan memory = plan_memory(plan);
+  const Timeline timeline = estimate_timeline(plan, memory, 2, {});
+  for (const auto& curve : timeline.memory) {
+    EXPECT_EQ(curve.front().time, range_of(timeline).start);
+    EXPECT_EQ(curve.front().bytes, static_cast<double>(memory.total() - memory.activations));
+  }
+  EXPECT_EQ(timeline.reserved, static_cast<double>(memory.total()));
 }
 
 TEST(OverlapUpdates, moves_the_updates_alone) {

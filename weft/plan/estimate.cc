@@ -4,6 +4,10 @@
 #include <array>
 #include <map>
 
+#include <fmt/format.h>
+
+#include "weft/base/text.h"
+
 namespace weft {
 
 void price(Plan& plan, const Module& module, const Pricer& pricer) {
@@ -36,17 +40,25 @@ ParameterCount count_parameters(const Module& module, std::int64_t experts, std:
   return count;
 }
 
+std::string to_text(const MachineRates& rates) {
+  return fmt::format("{}FLOP/s, {}B/s of memory, {}B/s and {:g} us between ranks, {:g} us a node",
+                     human_count(rates.flops), human_count(rates.bytes), human_count(rates.bandwidth),
+                     rates.latency * 1e6, rates.node_overhead * 1e6);
+}
+
 Timeline estimate_timeline(const Plan& plan, const MemoryPlan& memory, int ranks, const MachineRates& rates) {
   // All ranks run the same plan and nothing tells them apart, so they go in step: one is simulated and drawn for all.
   const std::vector<LaneMarks> waits = lane_waits(plan, memory);
   std::vector<double> end(plan.nodes.size());
   std::array<double, lane_count> lane_free{};
   Timeline timeline;
-  timeline.title = "plan (estimate)";
+  timeline.title = "estimate of a step";
+  timeline.times = "estimated for " + to_text(rates);
   timeline.ranks = ranks;
-  timeline.memory.resize(static_cast<std::size_t>(ranks));
+  const auto resident = static_cast<double>(memory.resident());
+  timeline.memory.assign(static_cast<std::size_t>(ranks), {{0, resident}});
+  timeline.reserved = static_cast<double>(memory.total());
   const std::vector<std::int32_t> labels = add_labels(timeline, plan);
-  const double resident = static_cast<double>(memory.weights + memory.gradients + memory.states + memory.step);
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
     const Node& node = plan.nodes[i];
     double start = lane_free[static_cast<std::size_t>(node.lane)];

@@ -28,12 +28,14 @@ struct ParameterCount {
 ParameterCount count_parameters(const Module& module, std::int64_t experts, std::int64_t chosen,
                                 std::int64_t expert_ranks = 1);
 
-// How fast a machine is, for estimates of time.
+// How fast a machine is, for estimates of time: as it stands, about a few cores of a CPU and ranks that are threads.
 struct MachineRates {
   double flops = 100e9, bytes = 10e9;       // a second, of the compute lane
   double latency = 20e-6, bandwidth = 2e9;  // of a transfer between ranks; bytes a second
   double node_overhead = 2e-6;              // seconds
 };
+std::string to_text(const MachineRates& rates);  // "100.0 GFLOP/s, 10.0 GB/s of memory, ..."
+
 // Simulates the lanes of every rank: each node starts when its lane is free and what it waits for is done; a collective
 // when all ranks of its group have come. All ranks run this plan.
 Timeline estimate_timeline(const Plan& plan, const MemoryPlan& memory, int ranks, const MachineRates& rates);

@@ -35,7 +35,8 @@ struct MemoryPlan {
   // The same by kind, in bytes. activations: high-water of activations and scratch; step: inputs, constants and so on.
   std::int64_t weights = 0, gradients = 0, states = 0, activations = 0, step = 0;
   std::int64_t total() const { return weights + gradients + states + arena; }
-  std::vector<std::int64_t> live;  // bytes of activations alive while node i runs
+  std::int64_t resident() const { return total() - activations; }  // in use all the time
+  std::vector<std::int64_t> live;                                  // bytes of activations alive while node i runs
   std::vector<MemoryReuse> reuses;
 };
 MemoryPlan plan_memory(const Plan& plan);

@@ -75,7 +75,8 @@ std::string perfetto_trace(const Timeline& timeline, std::size_t detailed_events
   std::vector<LabelText> labels;
   for (const TimelineLabel& label : timeline.labels) labels.push_back(text_of(label, detailed));
 
-  std::string out = fmt::format(R"({{"displayTimeUnit":"ms","otherData":{{"title":{})", quoted(timeline.title));
+  std::string out = fmt::format(R"({{"displayTimeUnit":"ms","otherData":{{"title":{},"about":{},"times":{})",
+                                quoted(timeline.title), quoted(timeline.about), quoted(timeline.times));
   if (!detailed)
     out += fmt::format(R"(,"left_out":"buffers and parameters: {} events are more than {}")", timeline.events.size(),
                        detailed_events);

@@ -48,11 +48,14 @@ struct MemoryPoint {
 };
 
 struct Timeline {
-  std::string title;
+  std::string title;  // "weft train: last step"
+  std::string about;  // model and settings: "[*E] · 2.3 M parameters · 4 ranks · ..."
+  std::string times;  // where they come from: "estimated for 100.0 GFLOP/s, ...", "measured on cpu (AVX2)"
   int ranks = 1;
   std::vector<TimelineLabel> labels;
   std::vector<TimelineEvent> events;             // in any order
   std::vector<std::vector<MemoryPoint>> memory;  // by rank, sorted by time; empty: not known
+  double reserved = 0;  // bytes a rank: what is in use, and holes between buffers; 0: not known
 };
 
 // Throws BugError naming the first event or memory point that cannot be: an unknown label or rank, an end before its

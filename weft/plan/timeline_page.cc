@@ -133,6 +133,8 @@ Json json_of(const Timeline& timeline, Blocks& blocks) {
   Strings strings;
   Json json;
   json["title"] = timeline.title;
+  json["about"] = timeline.about;
+  json["times"] = timeline.times;
   json["ranks"] = timeline.ranks;
   json["span"] = range.length();
   json["labels"] = Json::array();
@@ -152,6 +154,7 @@ Json json_of(const Timeline& timeline, Blocks& blocks) {
     json["lanes"].push_back({{"name", name_of(lane)}, {"communicates", lane_communicates(lane)}});
     if (lane_communicates(lane)) json["lanes"].back()["overlap"] = json_of(sum_of(overlaps_of(timeline, lane)));
   }
+  json["reserved"] = timeline.reserved;
   json["memory"] = Json::array();
   for (std::size_t rank = 0; rank < timeline.memory.size(); ++rank)
     if (const auto& points = timeline.memory[rank]; !points.empty())
@@ -198,8 +201,10 @@ std::string timeline_page(const Timeline& plan, const Timeline* actual) {
   if (actual) json["timelines"].push_back(json_of(*actual, blocks));
 
   const std::pair<std::string_view, std::string> parts[] = {
-      {"{{title}}", html_text(plan.title)},     {"{{style}}", std::string(page_style)},
-      {"{{facts}}", script_text(json)},         {"{{blocks}}", base64(blocks.bytes())},
+      {"{{title}}", html_text(plan.about.empty() ? plan.title : plan.title + " · " + plan.about)},
+      {"{{style}}", std::string(page_style)},
+      {"{{facts}}", script_text(json)},
+      {"{{blocks}}", base64(blocks.bytes())},
       {"{{script}}", std::string(page_script)},
   };
   // In one pass over the frame, in its order, so that nothing inside a part is taken for a mark.

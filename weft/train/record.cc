@@ -22,8 +22,9 @@ Timeline record_timeline(Session& session, const std::string& title) {
   timeline.title = title;
   timeline.ranks = static_cast<int>(session.options().ranks.ranks());
   const std::vector<std::int32_t> labels = add_labels(timeline, plan);
-  timeline.memory.resize(static_cast<std::size_t>(timeline.ranks));
-  const double resident = static_cast<double>(memory.weights + memory.gradients + memory.states + memory.step);
+  const auto resident = static_cast<double>(memory.resident());
+  timeline.memory.assign(static_cast<std::size_t>(timeline.ranks), {{0, resident}});
+  timeline.reserved = static_cast<double>(memory.total());
   const std::int64_t origin = *std::min_element(all.begin(), all.end());
   for (int rank = 0; rank < timeline.ranks; ++rank)
     for (std::size_t i = 0; i < plan.nodes.size(); ++i) {

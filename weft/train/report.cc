@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <ctime>
+#include <filesystem>
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -26,6 +27,10 @@ std::string to_text(const PlanReport& r) {
                           human_count(static_cast<double>(r.tokens))));
   if (r.product_peak > 0)
     row("peak", fmt::format("{:.1f} TFLOP/s in large products, measured", r.product_peak * 1e-12));
+  if (r.estimate) {
+    row("estimate", step_text(*r.estimate));
+    row("", r.estimate->times);
+  }
   const auto bytes = [](std::int64_t value) { return human_bytes(static_cast<double>(value)); };
   row("memory", fmt::format("{} in all{}", bytes(m.total()), each));
   row("  weights", bytes(m.weights));
@@ -38,6 +43,50 @@ std::string to_text(const PlanReport& r) {
   if (r.library_bytes >= 0) row("  libraries", fmt::format("{} beside it, measured", bytes(r.library_bytes)));
   text.pop_back();
   return text;
+}
+
+std::string step_text(const Timeline& timeline) {
+  const double seconds = range_of(timeline).length();
+  std::string text = "step " + (seconds < 1 ? fmt::format("{:.3g} ms", seconds * 1e3) : human_seconds(seconds));
+  if (const Overlap sum = sum_of(overlaps_of(timeline, Lane::exchange)); sum.communication > 0)
+    text += fmt::format(", {:.1f} % of the exchange hidden", 100 * sum.share_hidden());
+  return text;
+}
+
+std::string about_text(const TrainOptions& o, const std::string& pattern, std::int64_t parameters) {
+  const auto count = [](std::int64_t n, std::string_view what) {
+    return fmt::format("{} {}{}", n, what, n > 1 ? "s" : "");
+  };
+  std::vector<std::string> parts;
+  if (!o.model.hf.empty()) parts.push_back(std::filesystem::canonical(o.model.hf).filename().string());
+  const bool is_short = pattern.size() <= 80;  // or nothing behind it would be seen
+  if (is_short) parts.push_back(pattern);
+  parts.push_back(human_count(static_cast<double>(parameters)) + " parameters");
+  parts.push_back(count(o.layout.ranks, "rank"));
+  if (o.layout.ranks > 1) parts.push_back(count(o.layout.expert_model_parallel_size, "expert rank"));
+  const std::int64_t steps = micro_batches(o);
+  parts.push_back(fmt::format("{} micro-batch{} of {} x {} tokens", steps, steps > 1 ? "es" : "",
+                              o.batch.micro_batch_size, o.batch.seq_length));
+  parts.emplace_back(name_of(o.dtype));
+  const ExecutionOptions& e = o.execution;
+  if (e.overlap_moe_expert_parallel_comm) parts.emplace_back("--overlap-moe-expert-parallel-comm");
+  if (e.delay_wgrad_compute) parts.emplace_back("--delay-wgrad-compute");
+  if (e.overlap_optimizer) parts.emplace_back("--overlap-optimizer");
+  if (!e.emulate_network.empty()) parts.push_back("--emulate-network " + e.emulate_network);
+  if (!is_short) parts.push_back(pattern);
+  return join(parts, " · ");
+}
+
+std::vector<std::string> weave_notes(const TrainOptions& options) {
+  if (!options.execution.overlap_moe_expert_parallel_comm) return {};
+  constexpr const char* flag = "--overlap-moe-expert-parallel-comm";
+  if (options.layout.expert_model_parallel_size == 1)
+    return {fmt::format("{} hides nothing: no tokens are exchanged with --expert-model-parallel-size 1", flag)};
+  if (micro_batches(options) == 1)
+    return {
+        fmt::format("{} weaves nothing: a step has one micro-batch and so no pair; use --global-batch-size {} or more",
+                    flag, 2 * options.batch.global_batch_size)};
+  return {};
 }
 
 std::string to_text(const LogLine& l) {

@@ -9,6 +9,7 @@
 
 #include "weft/plan/estimate.h"
 #include "weft/plan/memory.h"
+#include "weft/train/options.h"
 
 namespace weft {
 
@@ -24,8 +25,17 @@ struct PlanReport {
   double flops = 0;         // of a step, of one rank
   std::int64_t tokens = 0;  // of a step, of all ranks
   double product_peak = 0;  // FLOP/s that a large product was measured to reach; 0: not measured
+  const Timeline* estimate = nullptr;
 };
 std::string to_text(const PlanReport& report);
+// "step 72.5 ms, 81.4 % of the exchange hidden", of an estimate; without the exchange where there is none.
+std::string step_text(const Timeline& timeline);
+
+// What a page says of a run: the model, how it is spread, the switches that change the order of its step.
+std::string about_text(const TrainOptions& options, const std::string& pattern, std::int64_t parameters);
+
+// Flags that are in force and have nothing to do, each with the reason and what would change it. Of resolved options.
+std::vector<std::string> weave_notes(const TrainOptions& options);
 
 // Megatron's log line, with tokens a second and the time left.
 struct LogLine {

@@ -71,6 +71,7 @@ class Loop {
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<TensorboardWriter> tensorboard_;
   std::unique_ptr<HuggingFaceSaver> saver_;
+  std::int64_t parameters_ = 0;
   double flops_ = 0;         // of a step
   double product_peak_ = 0;  // of the device; 0: not measured
   std::int64_t consumed_ = 0;
@@ -124,6 +125,7 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
   report.pattern = config_.pattern;
   report.parameters = count_parameters(session_->module(), config_.experts.experts, config_.experts.router.k,
                                        options.layout.expert_model_parallel_size);
+  parameters_ = report.parameters.all;
   report.nodes = priced.nodes.size();
   report.memory = session_->plan().memory();
   report.stream_bytes = static_cast<std::int64_t>(session_->memory_need().streams.total());
@@ -332,7 +334,7 @@ void Loop::finish() {
     say("model: " + options_.checkpoint.save_hf);
   }
   if (session_->executor()) {
-    const Timeline actual = record_timeline(*session_, "last step (measured)");
+    Timeline actual = record_timeline(*session_, "weft train: last step");
     if (rank_ == 0) {
       const std::vector<Overlap> all = overlaps_of(actual, Lane::exchange);
       const Overlap sum = sum_of(all);
@@ -341,7 +343,10 @@ void Loop::finish() {
                         human_seconds(sum.communication / static_cast<double>(ranks_)), 100 * sum.share_hidden()));
       Plan priced = session_->plan().plan();
       price(priced, session_->module(), pricer_(session_->module()));
-      const Timeline planned = estimate_timeline(priced, session_->plan().memory(), static_cast<int>(ranks_), {});
+      Timeline planned = estimate_timeline(priced, session_->plan().memory(), static_cast<int>(ranks_), {});
+      planned.title = actual.title;
+      planned.about = actual.about = about_text(options_, config_.pattern, parameters_);
+      actual.times = "measured on " + session_->device().name();
       if (!options_.execution.trace.empty()) {
         write_file_atomically(options_.execution.trace, perfetto_trace(actual));
         say("trace: " + options_.execution.trace);

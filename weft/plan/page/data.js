@@ -131,6 +131,8 @@ function readLabel(fields, strings) {
 class TimelineModel {
   constructor(facts, bytes) {
     this.title = facts.title;
+    this.about = facts.about;
+    this.times = facts.times;
     this.span = facts.span * 1e9;
     this.lanes = facts.lanes;
     for (const lane of this.lanes) lane.overlap = lane.overlap && overlapOf(lane.overlap);
@@ -155,6 +157,7 @@ class TimelineModel {
       for (let i = 0; i < events.count; ++i) this.microBatches = Math.max(this.microBatches, events.microBatch[i] + 1);
     for (const [rank, at, count] of facts.memory)
       this.ranks[rank].memory = once('memory' + at, () => readMemory(bytes, at, count));
+    this.reserved = facts.reserved;
     this.peak = Math.max(0, ...this.ranks.map((rank) => rank.memory ? rank.memory.peak : 0));
     const busy = new Map();
     for (const rank of this.ranks) {

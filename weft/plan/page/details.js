@@ -86,7 +86,8 @@ function describeMemory(row, time) {
   const {memory} = row.rank, i = after(memory.time, time);
   const facts = element('dl');
   facts.append(...field('in use', element('b', bytesText(i > 0 ? memory.bytes[i - 1] : 0))));
-  facts.append(...field('peak', `${bytesText(memory.peak)} at ${momentText(memory.peakTime)}`));
+  facts.append(...field('at most', `${bytesText(memory.peak)} at ${momentText(memory.peakTime)}`));
+  if (row.rank.model.reserved > 0) facts.append(...field('reserved', bytesText(row.rank.model.reserved)));
   return {title: element('h3', 'memory', element('span.badge', `rank ${row.rank.rank}`)), facts, lists: element('dl')};
 }
 
@@ -103,8 +104,7 @@ function fillHead(panel, several) {
   const item = (name, ...value) => element('span.metric', name ? element('span.muted', name) : null, ...value);
   const parts = [];
   if (several) parts.push(element('strong', panel.name));
-  if (several && model.title !== document.querySelector('h1').textContent) parts.push(element('span', model.title));
-  parts.push(item('step', element('b', timeText(model.span))));
+  parts.push(item('step', element('b', timeText(model.span)), panel.stretch));
   if (overlap.communication > 0) {
     parts.push(item('communication', element('b.hiddenshare', shareText(overlap.shareHidden) + ' hidden'),
                     element('span.muted', `of ${timeText(overlap.communication / ranks)}${ranks > 1 ? ' a rank' : ''}`)));
@@ -122,7 +122,11 @@ function fillHead(panel, several) {
   parts.push(item('', bar, element('span', `${shareText(overlap.compute / whole)} compute`),
                   overlap.communication > 0 ? element('span.muted', `${shareText(overlap.exposed / whole)} exposed`) : null,
                   element('span.muted', `${shareText(overlap.idle / whole)} idle`)));
-  if (model.peak > 0) parts.push(item('peak memory', element('b', bytesText(model.peak))));
+  if (model.peak > 0) {
+    parts.push(item('memory', ...(model.reserved > 0 ? [element('b', bytesText(model.reserved)), element('span.muted', 'reserved, at most')] : []),
+                    element('b', bytesText(model.peak)), element('span.muted', 'in use')));
+  }
+  if (model.times) parts.push(element('span.muted', model.times));
   panel.head.replaceChildren(...parts);
 }
 

@@ -21,6 +21,8 @@ class Page {
     this.overview = new Overview(this.panels, (from, to) => this.setView(from, to));
     this.overview.view = () => this.view;
     this.build();
+    // On one scale, what is much shorter would be a stripe.
+    this.alignEnds(this.models.some((model) => model.span < this.span / 1.5));
     this.readFragment();
     this.setTheme();
     this.resize();
@@ -34,8 +36,7 @@ class Page {
     document.querySelector('h1').textContent = model.title;
     const parts = [`${wholeText(this.ranks)} ${this.ranks > 1 ? 'ranks' : 'rank'}`];
     if (model.microBatches) parts.push(`${model.microBatches} micro-batch${model.microBatches > 1 ? 'es' : ''}`);
-    parts.push(`${wholeText(model.events)} nodes`);
-    by('size').textContent = parts.join(' · ');
+    by('about').textContent = [...(model.about ? [model.about] : parts), `${wholeText(model.events)} nodes`].join(' · ');
     this.overview.root.classList.toggle('two', several);
     by('overview').append(this.overview.root);
     for (const panel of this.panels) {
@@ -52,7 +53,10 @@ class Page {
     by('ranks').onclick = () => this.toggleRanks();
     by('summary').onclick = () => this.toggleSummary();
     by('same').hidden = !several;
-    by('same').onclick = () => this.alignEnds();
+    by('same').onclick = () => {
+      this.alignEnds(!this.aligned);
+      this.resize();
+    };
     by('search').oninput = (event) => {
       this.search = event.target.value.trim().toLowerCase();
       this.setHighlight();
@@ -149,11 +153,14 @@ class Page {
     if (!this.expanded.delete(rank)) this.expanded.add(rank);
     this.resize(Boolean(this.pinned));
   }
-  alignEnds() {
-    this.aligned = !this.aligned;
-    document.getElementById('same').setAttribute('aria-pressed', this.aligned);
-    for (const panel of this.panels) panel.scale = this.aligned ? panel.model.span / this.span : 1;
-    this.resize();
+  // Every timeline over the whole width, or all with one length for a second.
+  alignEnds(aligned) {
+    this.aligned = aligned;
+    document.getElementById('same').setAttribute('aria-pressed', aligned);
+    for (const panel of this.panels) {
+      panel.scale = aligned && panel.model.span > 0 ? panel.model.span / this.span : 1;
+      panel.stretch.textContent = panel.scale < 1 ? `drawn ${(1 / panel.scale).toFixed(1)} times as long` : '';
+    }
   }
 
   toggleSummary() {

@@ -16,6 +16,7 @@ class Panel {
     this.stage = element('div.stage', this.canvas, this.overlay);
     this.scroller = element('div.scroller', this.stage, this.spacer);
     this.head = element('div.head');
+    this.stretch = element('span.muted');  // says so when the other timeline's seconds are shorter here
     this.root = element('section.panel', this.head, this.scroller);
     this.layout = {groups: [], height: 0};
     this.strips = document.createElement('canvas');
@@ -170,8 +171,6 @@ class Panel {
     context.font = '9px system-ui, "Liberation Sans", sans-serif';
     context.textBaseline = 'middle';
     context.textAlign = 'center';
-    // Room for the longest decides, so that neighbours are named alike.
-    const most = String(this.model.microBatches - 1), number = widthOf(context, most), longest = widthOf(context, 'B' + most);
     [['forward', 'F', FORWARD], ['backward', 'B', BACKWARD]].forEach(([name, letter, kind], i) => {
       const {list, end} = row.rank[name], y = row.y + half * i;
       for (let s = after(end, window.from); s < list.length && list[s].start < window.to; ++s) {
@@ -181,9 +180,9 @@ class Panel {
         const bright = !highlight || highlight.microBatch === null || highlight.microBatch === m;
         context.fillStyle = cssOf([...theme.table.subarray(colour, colour + 3)], bright ? 0.24 : 0.06);
         context.fillRect(GUTTER + x0, y, Math.max(0.5, x1 - x0), half - 1);
-        const room = x1 - x0 - 3, text = room >= longest ? letter + m : room >= number ? String(m) : '';
+        if (widthOf(context, letter + m) > x1 - x0 - 2) continue;  // whole or not at all
         context.fillStyle = bright ? theme.text : theme.muted;
-        if (text) context.fillText(text, GUTTER + (x0 + x1) / 2, y + half / 2);
+        context.fillText(letter + m, GUTTER + (x0 + x1) / 2, y + half / 2);
       }
     });
     context.textAlign = 'left';

@@ -46,7 +46,7 @@ function nodeTable(panels) {
 }
 
 function rankTable(panels) {
-  const heads = ['rank'];  // of two timelines, cells say "plan → actual"
+  const heads = ['rank'];  // of two timelines, cells say "plan → actual" where they differ
   const transfers = panels.some(({model}) => model.overlap.communication > 0);
   const columns = [
     ['compute', ({overlap}) => timeText(overlap.compute)],
@@ -54,12 +54,15 @@ function rankTable(panels) {
     ['hidden', ({overlap}) => overlap.communication > 0 ? shareText(overlap.shareHidden) : ''],
     ['exposed', ({overlap}) => timeText(overlap.exposed)],
     ['idle', ({overlap}) => timeText(overlap.idle)],
-    ['peak memory', ({memory}) => memory ? bytesText(memory.peak) : ''],
+    ['most in use', ({memory}) => memory ? bytesText(memory.peak) : ''],
   ].filter(([name]) => transfers || !['communication', 'hidden', 'exposed'].includes(name));
   heads.push(...columns.map(([name]) => name));
   const most = Math.max(...panels.map(({model}) => model.ranks.length));
   return table(heads, Array.from({length: most}, (_, rank) => [
     String(rank),
-    ...columns.map(([, text]) => panels.map(({model}) => model.ranks[rank] ? text(model.ranks[rank]) : '').join(' → ')),
+    ...columns.map(([, text]) => {
+      const both = panels.map(({model}) => model.ranks[rank] ? text(model.ranks[rank]) : '');
+      return both[0] === both[both.length - 1] ? both[0] : both.join(' → ');
+    }),
   ]));
 }

@@ -1,0 +1,86 @@
+// `weft plan` and `weft check`: what they say of a configuration.
+#include <nlohmann/json.hpp>
+
+#include "tests/apps/weft_process.h"
+#include "weft/base/file.h"
+#include "weft/base/json.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+
+// A page says whether it is of a plan or of a training, and of which.
+TEST(Plan, PagesSayWhatTheyShow) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("step.html");
+  const Words run = tiny_model + Words{"--ranks",
+                                       "2",
+                                       "--expert-model-parallel-size",
+                                       "2",
+                                       "--global-batch-size",
+                                       "8",
+                                       "--overlap-moe-expert-parallel-comm"};
+  const std::string about =
+      "[*E] · 41.2 k parameters · 2 ranks · 2 expert ranks · 2 micro-batches of 2 x 16 tokens · f32 · "
+      "--overlap-moe-expert-parallel-comm";
+  expect_done(Words{"plan", "--html", file} + run);
+  EXPECT_THAT(read_file(file), HasSubstr("<title>weft plan: estimate of a step · " + about + "</title>"));
+  expect_done(Words{"train", "--train-iters", "1", "--eval-iters", "0", "--device", "cpu", "--timeline", file} + run);
+  EXPECT_THAT(read_file(file), HasSubstr("<title>weft train: last step · " + about + "</title>"));
+  EXPECT_THAT(read_file(file), HasSubstr("\"times\":\"measured on cpu ("));
+  const std::string deep(100, '-');  // does not push the rest out of sight
+  expect_done({"plan", "--pattern", deep, "--hidden-size", "8", "--html", file});
+  EXPECT_THAT(read_file(file), HasSubstr(" · f32 · " + deep + "</title>"));
+  expect_done({"plan", "--hf", golden("mixtral"), "--seq-length", "16", "--html", file});
+  EXPECT_THAT(read_file(file), HasSubstr("<title>weft plan: estimate of a step · mixtral · [*E][*E] · "));
+}
+
+// The weave needs two micro-batches and an exchange; without, the plan is the same as without the flag.
+TEST(Plan, SaysWhereTheWeaveHasNothingToDo) {
+  const Words run = tiny_model + Words{"--ranks", "2", "--overlap-moe-expert-parallel-comm"};
+  const Words spread = run + Words{"--expert-model-parallel-size", "2"};
+  for (const Words& command : {Words{"plan"}, Words{"check"}, Words{"verify", "--steps", "1"},
+                               Words{"train", "--train-iters", "1", "--eval-iters", "0"}}) {
+    const Outcome one = run_weft(command + spread);
+    EXPECT_EQ(one.code, 0) << one.err;
+    EXPECT_EQ(one.err,
+              "note: --overlap-moe-expert-parallel-comm weaves nothing: a step has one micro-batch and so no pair; use "
+              "--global-batch-size 8 or more\n");
+    expect_done(command + spread + Words{"--global-batch-size", "8"});
+    EXPECT_THAT(run_weft(command + run).err, HasSubstr("hides nothing: no tokens are exchanged with"));
+  }
+}
+
+TEST(Plan, NamesTheMachineOfTheEstimate) {
+  const TemporaryFolder folder;
+  const Words page = {"--html", folder.file("plan.html")};
+  const std::string machine =
+      "estimated for 100.0 GFLOP/s, 10.0 GB/s of memory, 2.0 GB/s and 20 us between ranks, 2 us a node";
+  // One rank exchanges nothing, so that no share of it is hidden.
+  const std::string alone = expect_done(Words{"plan"} + tiny_model + page);
+  EXPECT_THAT(alone, MatchesRegex("[0-9]+ nodes a rank; step [0-9.]+ ms, " + machine + "\n"));
+  EXPECT_THAT(read_file(folder.file("plan.html")), HasSubstr(machine));
+  const Words ranks = tiny_model + Words{"--ranks", "2", "--expert-model-parallel-size", "2"};
+  EXPECT_THAT(expect_done(Words{"plan"} + ranks + page), HasSubstr(" % of the exchange hidden, " + machine));
+  EXPECT_THAT(expect_done(Words{"check"} + ranks), HasSubstr(" % of the exchange hidden\n                " + machine));
+}
+
+TEST(Plan, EstimatesForTheMachineThatIsAskedFor) {
+  const Words run = tiny_model + Words{"--ranks", "2", "--expert-model-parallel-size", "2"};
+  const auto estimate = [&](const Words& flags) {
+    return parse_json(expect_done(Words{"check", "--json"} + run + flags), "check").at("estimate");
+  };
+  const Json slow = estimate({}), fast = estimate({"--estimate-flops", "1e15", "--estimate-memory-bandwidth", "1e12"});
+  const Json far = estimate({"--estimate-network-latency", "1", "--estimate-network-bandwidth", "1e9"});
+  EXPECT_LT(fast.at("step_seconds"), slow.at("step_seconds"));
+  EXPECT_NEAR(fast.at("exchange_seconds"), slow.at("exchange_seconds"), 1e-12) << "sums of other numbers";
+  EXPECT_GT(far.at("step_seconds").get<double>(), 1);
+  EXPECT_THAT(expect_done(Words{"check", "--estimate-network-latency", "1e-3"} + run),
+              HasSubstr(" and 1000 us between"));
+  expect_refused(Words{"check", "--estimate-flops", "0"} + run, {"--estimate-flops"});
+}
+
+}  // namespace
+}  // namespace weft

@@ -82,7 +82,7 @@ TEST(Plan, PrintsEveryNode) {
 TEST(Plan, WritesAPageAndPrintsJsonBesideIt) {
   const TemporaryFolder folder;
   const Words drawn = Words{"plan"} + tiny_model + Words{"--html", folder.file("p.html")};
-  EXPECT_THAT(expect_done(drawn), HasSubstr(" nodes a rank, step "));
+  EXPECT_THAT(expect_done(drawn), HasSubstr(" nodes a rank; step "));
   EXPECT_EQ(json_of(drawn), json_of(Words{"plan"} + tiny_model));
 }
 

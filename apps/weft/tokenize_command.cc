@@ -1,5 +1,6 @@
 #include "apps/weft/tokenize_command.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -107,7 +108,12 @@ void check(Request& request, const FlagTable& flags) {
   if (!request.json_lines) throw UserError("--json-keys: only JSON lines (FILE.jsonl) have keys; leave it out");
   request.keys.clear();
   for (const std::string& list : request.key_lists) {
-    for (const std::string& key : split(list, ',')) request.keys.push_back(key);
+    for (const std::string& key : split(list, ',')) {
+      if (key.empty()) throw UserError("--json-keys {}: a key is empty", list);
+      if (std::find(request.keys.begin(), request.keys.end(), key) != request.keys.end())
+        throw UserError("--json-keys: '{}' is named twice; each key has files of its own", key);
+      request.keys.push_back(key);
+    }
   }
 }
 

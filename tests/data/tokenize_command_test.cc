@@ -133,6 +133,10 @@ TEST_F(TokenizeCommand, ExplainsWrongRequests) {
   EXPECT_THAT(error({"--input", none, "--output-prefix", prefix}), HasSubstr("none: No such file or directory"));
   EXPECT_THAT(error({"--input", text, "--output-prefix", prefix, "--documents", "pages"}),
               HasSubstr("--documents: 'pages' is not one of blank-lines, lines, whole"));
+  EXPECT_THAT(error({"--input", "x.jsonl", "--output-prefix", prefix, "--json-keys", "a,b,a"}),
+              HasSubstr("--json-keys: 'a' is named twice; each key has files of its own"));
+  EXPECT_THAT(error({"--input", "x.jsonl", "--output-prefix", prefix, "--json-keys", "a,"}),
+              HasSubstr("--json-keys a,: a key is empty"));
   EXPECT_THAT(error({"--input", text, "--output-prefix", prefix, "--json-keys", "a"}),
               HasSubstr("--json-keys: only JSON lines (FILE.jsonl) have keys; leave it out"));
   EXPECT_THAT(

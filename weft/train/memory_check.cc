@@ -91,10 +91,13 @@ void require_memory(Device& device, const SessionOptions& options, const MemoryN
     less += fmt::format("\n  {}: {}{}", change.flag, bytes(needed), fits ? ", which fits" : "");
   }
   throw UserError(
-      "a step needs {} of memory{}, and {} has {} free: weights {}, gradients {}, optimizer {}, activations {}, inputs "
-      "and tables {}{}{}.{}",
+      "a step needs {} of memory{}, and {} has {} free{}: weights {}, gradients {}, optimizer {}, activations {}, "
+      "inputs and tables {}{}{}.{}",
       bytes(need.total()), options.ranks.ranks() > 1 ? " a rank" : "", device.name(),
-      human_bytes(static_cast<double>(free)) + (options.ranks.on_device > 1 ? " for each of its ranks" : ""),
+      human_bytes(static_cast<double>(free)),
+      options.ranks.on_device == 1 ? ""
+      : device.asynchronous()      ? " for each of its ranks"
+                                   : " beside its other ranks",
       bytes(plan.weights), bytes(plan.gradients), bytes(plan.states), bytes(plan.activations), bytes(plan.step),
       need.evaluation > 0 ? fmt::format(", validation {}", bytes(need.evaluation)) : "",
       own > 0 ? fmt::format(", what operations and libraries work in {}", bytes(own)) : "",

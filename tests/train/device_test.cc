@@ -116,6 +116,20 @@ TEST(Device, RanksOfOneCpuShareItsMemory) {
   EXPECT_THROW(run(needed - kept), UserError);
 }
 
+// As of processes on several machines, of which one has more.
+TEST(Device, RanksMayShareTheirDevicesWithDifferentNumbers) {
+  RankCase c = small_case("[*-]");
+  c.ranks = 3;
+  c.timeout = 10;
+  run_ranks(c, [&](const RankCase& own, World* world) {
+    SessionOptions o = options_of(own, world);
+    o.ranks.on_device = world->rank().value == 2 ? 1 : 2;
+    CpuDevice device;
+    const Session session(device, o);
+    return RankRun{};
+  });
+}
+
 TEST(Device, WhatSavesNextToNothingIsNoAdviceUnlessItFits) {
   SessionOptions o = small_model();  // nearly all of it weights, gradients and states, as large in bf16
   o.config.pattern = "-";

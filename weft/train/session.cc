@@ -95,7 +95,7 @@ Session::Session(Device& device, const SessionOptions& options)
   require_target(options.fault, plan, ranks.ranks());
   need_ = count_memory(device, options, module_, plan, plan_memory(plan));
   require_memory(device, options, need_);
-  if (ranks.on_device > 1) {  // nobody takes memory before all have seen what is free
+  if (ranks.world) {  // nobody takes memory before all have seen what is free
     HostStream host;
     ranks.world->make_group_of_all("memory")->barrier(host);
   }

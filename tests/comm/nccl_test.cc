@@ -219,12 +219,20 @@ TEST(NcclFailure, OfOneRankEndsAllStreamsOfTheOthers) {
     one->barrier(rank.stream);
     if (rank.world.rank().value == 2) throw UserError("the loss is a potato");
     const HostTensor a(DType::f32, 100), b(DType::f32, 100);
-    for (int i = 0; i < 5; ++i) {
-      one->all_reduce(rank.stream, a, a, Reduction::sum);
-      two->all_reduce(*second, b, b, Reduction::sum);
+    const auto wait = [&] {  // what is queued uses the tensors
+      second->synchronize();
+      rank.stream.synchronize();
+    };
+    try {
+      for (int i = 0; i < 5; ++i) {
+        one->all_reduce(rank.stream, a, a, Reduction::sum);
+        two->all_reduce(*second, b, b, Reduction::sum);
+      }
+    } catch (const PeerError&) {  // it came while others still queued
+      wait();
+      throw;
     }
-    second->synchronize();
-    rank.stream.synchronize();
+    wait();
     EXPECT_THROW(one->barrier(rank.stream), PeerError);
     EXPECT_THROW(rank.world.make_group(ranks_below(4), "three", &rank.device), PeerError);
     rank.world.throw_if_ended();

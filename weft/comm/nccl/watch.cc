@@ -73,8 +73,13 @@ void Watch::require_in_time(const std::string& what, double seconds, std::span<c
 }
 
 std::string Watch::standing() const {
-  // Asked by any rank at any time, also while this one ends its communicators: it does not wait for that.
-  const std::unique_lock lock(links_mutex_, std::try_to_lock);
+  // Asked by any rank at any time, also while this one ends its communicators: it does not wait for that, but for a look
+  // at them it does.
+  std::unique_lock lock(links_mutex_, std::try_to_lock);
+  for (int i = 0; i < 100 && !lock; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    [[maybe_unused]] const bool free = lock.try_lock();
+  }
   if (!lock) return "";
   std::vector<std::string> parts;
   try {

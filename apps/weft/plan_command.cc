@@ -82,7 +82,8 @@ bool parse(const char* program, const char* summary, std::span<const std::string
       .at_least(0);
   add_train_flags(flags, options);
   Launch launch;
-  parse_train_options(flags, options, words, [&] {
+  parse_train_options(flags, options, words, [&]() -> std::int64_t {
+    if (flags.is_set("--ranks")) return 1;  // a plan on paper, wherever this runs
     launch = this_launch(options.layout);
     return launch.size;
   });

@@ -1,7 +1,10 @@
 // `weft check` and `weft plan`: what a model would take, and sizes and symbols that make no model.
+#include <cstdlib>
+
 #include <nlohmann/json.hpp>
 
 #include "tests/apps/weft_process.h"
+#include "weft/base/file.h"
 #include "weft/base/json.h"
 
 namespace weft {
@@ -86,6 +89,18 @@ TEST(Plan, WritesAPageAndPrintsJsonBesideIt) {
   EXPECT_EQ(json_of(drawn), json_of(Words{"plan"} + tiny_model));
 }
 
+TEST(Plan, WritesAPageIntoItsOutput) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("log");
+  std::string command = WEFT_BINARY_DIR "/weft plan --html /dev/stdout";
+  for (const std::string& word : tiny_model) command += " '" + word + "'";
+  EXPECT_EQ(std::system((command + " > " + file).c_str()), 0);
+  const std::string log = read_file(file);
+  EXPECT_THAT(log, ::testing::StartsWith("<!"));
+  EXPECT_THAT(log, HasSubstr("</html>"));
+  EXPECT_THAT(log, HasSubstr(" nodes a rank; step "));
+}
+
 // `weft train`'s words may stand behind `weft plan`; what only a run writes is not dropped in silence.
 TEST(Plan, SaysWhichOutputsDoNotCome) {
   const TemporaryFolder folder;
@@ -131,10 +146,10 @@ TEST(Sizes, ExpertsDivideOverRanksWhereverTheModelComesFrom) {
     expect_refused(run + Words{"--seq-length", "16", "--ranks", ranks, "--expert-model-parallel-size", ranks},
                    {"--expert-model-parallel-size " + ranks + ": must divide the " + why});
   };
-  refused({"check", "--pattern", "[*E]", "--num-experts", "6"}, "4", "6 experts of a layer; use 3");
-  refused({"check", "--hf", golden("qwen3_moe")}, "3", "8 experts of a layer; use 2");
+  refused({"check", "--pattern", "[*E]", "--num-experts", "6"}, "4", "6 experts of a layer; use 2");
+  refused({"check", "--hf", golden("qwen3_moe")}, "3", "8 experts of a layer; use 1");
   refused({"check", "--hf", golden("qwen3_moe")}, "16", "8 experts of a layer; use 8");
-  refused({"train", "--hf", golden("qwen3_moe"), "--mock-data"}, "3", "8 experts of a layer; use 2");
+  refused({"train", "--hf", golden("qwen3_moe"), "--mock-data"}, "3", "8 experts of a layer; use 1");
 }
 
 TEST(Layouts, ThatAreNotSpreadYet) {

@@ -71,11 +71,9 @@ TEST(TcpRanks, WithDifferentOptionsAreRefused) {
   // Where logs go may differ; the clipping of gradients is in no plan, so nothing else would notice it.
   EXPECT_EQ(refusal({}, {"--log-interval", "7", "--clip-grad", "0.5"}),
             "weft: --clip-grad is 0.5 on rank 1 and 1 on rank 0: start all ranks with the same options\n");
-  // All ranks make samples together, and read files together, wherever each has them.
+  // All ranks make samples together.
   EXPECT_EQ(refusal({"--sample", "Once"}, {}),
             "weft: --sample is not given on rank 1 and Once on rank 0: start all ranks with the same options\n");
-  EXPECT_EQ(refusal({"--timeline", "here.html"}, {}),
-            "weft: --timeline is not given on rank 1 and ... on rank 0: start all ranks with the same options\n");
 }
 
 TEST(TcpRanks, StartedByHand) {

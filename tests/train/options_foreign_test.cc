@@ -75,7 +75,7 @@ TEST(OptionsForeign, EverydayFlagsOfMegatronAreKnown) {
                            "--dataloader-type single",
                            "--calculate-per-token-loss",
                            "--moe-shared-expert-overlap",
-                           "--spec a.b c"})
+                           "--spec a.b c --pattern M*"})
     known(flag, true);
   for (const char* flag : {"--use-distributed-optimizer",
                            "--overlap-param-gather",

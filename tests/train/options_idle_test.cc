@@ -20,14 +20,23 @@ TEST(OptionsIdle, FlagsOfLayersThatAreNotThere) {
   idle("*-", "--linear-key-head-dim 64", "G");
   idle("*-", "--kv-lora-rank 16", "+, D");
   idle("[+-]", "--dsa-indexer-topk 16", "D");
-  for (const char* flag : {"--num-query-groups 2", "--qk-layernorm", "--window-size 8", "--softmax-type learnable"})
+  for (const char* flag : {"--num-query-groups 2", "--window-size 8", "--softmax-type learnable"})
     idle("M-", flag, "*");
-  for (const char* flag : {"--num-attention-heads 8", "--rotary-base 500000", "--position-embedding-type yarn"})
+  for (const char* flag :
+       {"--num-attention-heads 8", "--rotary-base 500000", "--position-embedding-type yarn", "--qk-layernorm"})
     idle("M-", flag, "*, +, D");
   for (const char* flag : {"--squared-relu", "--ffn-hidden-size 64"}) idle("M*", flag, "-, E");
   idle("*-", "--mtp-loss-scaling-factor 0.5", "/");
   EXPECT_EQ(problem_of("--pattern *- --ranks 2 --expert-model-parallel-size 2"),
             "--expert-model-parallel-size 2: the pattern '*-' has no E; leave it out");
+}
+
+TEST(OptionsIdle, WordsThatChooseLayersNeedThePattern) {
+  EXPECT_EQ(problem_of("--num-layers 2 --multi-latent-attention"),
+            "--multi-latent-attention: the pattern has no + or D; write them into --pattern");
+  EXPECT_EQ(problem_of("--is-hybrid-model"), "--is-hybrid-model: the layers are those of --pattern; set it");
+  EXPECT_EQ(problem_of("--pattern [+-] --multi-latent-attention --qk-layernorm"), "no error");
+  EXPECT_EQ(problem_of("--pattern M* --is-hybrid-model"), "no error");
 }
 
 TEST(OptionsIdle, FlagsThatNeedAnother) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -35,10 +36,27 @@ void write_file_atomically(const std::filesystem::path& file, std::string_view b
   out.commit();
 }
 
+namespace {
+
+// What a path is of this process's output, which may go to a file that others write to as well: its descriptor, or -1.
+int output_of(const std::string& file) {
+  struct stat named {
+  }, output{};
+  if (::stat(file.c_str(), &named) != 0) return -1;
+  for (const int fd : {STDOUT_FILENO, STDERR_FILENO})
+    if (::fstat(fd, &output) == 0 && output.st_dev == named.st_dev && output.st_ino == named.st_ino) return fd;
+  return -1;
+}
+
+}  // namespace
+
 NewFile::NewFile(const std::filesystem::path& file) : file_(file.string()) {
   namespace fs = std::filesystem;
   std::error_code error;  // what cannot be looked at will not open either
-  if (fs::is_other(fs::status(file, error))) {
+  if (const int output = output_of(file_); output >= 0) {
+    std::fflush(stdout);
+    fd_ = ::dup(output);
+  } else if (fs::is_other(fs::status(file, error))) {
     fd_ = ::open(file_.c_str(), O_WRONLY | O_CLOEXEC);
   } else {
     if (fs::is_symlink(fs::symlink_status(file, error))) file_ = fs::weakly_canonical(file, error).string();

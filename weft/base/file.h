@@ -16,7 +16,7 @@ void write_file_atomically(const std::filesystem::path& file, std::string_view b
 
 // A file that has its name, and replaces what had it, only once `commit` has returned. Until then it is written beside,
 // under another name, and goes away with this object. A link stays one: the file that it names is replaced. What is no
-// file (/dev/stdout, a pipe) is written to as it comes. RunError when the file system fails.
+// file (a pipe) or this process's output (/dev/stdout, wherever it goes) is written to as it comes. RunError when the file system fails.
 class NewFile {
  public:
   explicit NewFile(const std::filesystem::path& file);

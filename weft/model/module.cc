@@ -1,6 +1,7 @@
 #include "weft/model/module.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -136,10 +137,9 @@ std::vector<ValueId> add_mtp_depths(ModuleBuilder& b, const Pattern& pattern, Va
 // Every rank holds as many experts as the others.
 void check_expert_ranks(std::int64_t experts, std::int64_t ranks) {
   if (experts % ranks == 0) return;
-  std::int64_t divisor = std::min(ranks, experts);
-  while (experts % divisor != 0) --divisor;
+  // A divisor of the ranks asked for divides the ranks of the run, too.
   throw UserError("--expert-model-parallel-size {}: must divide the {} experts of a layer; use {}", ranks, experts,
-                  divisor);
+                  std::gcd(ranks, experts));
 }
 
 }  // namespace

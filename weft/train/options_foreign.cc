@@ -64,7 +64,8 @@ void add_accepted_flags(FlagTable& flags) {
               "--moe-grouped-gemm", "--moe-permute-fusion", "--moe-router-fusion"},
              "How operations are fused is up to the device; results do not depend on it.");
   accept_all(flags, {"--cross-entropy-fusion-impl"}, "How operations are fused is up to the device.", "NAME");
-  accept_all(flags, {"--accumulate-allreduce-grads-in-fp32"}, "Gradients are always added up in float, or double.");
+  accept_all(flags, {"--accumulate-allreduce-grads-in-fp32"},
+             "Gradients are added up in float, or double, unless --grad-reduce-in-bf16 says else.");
   accept_all(flags, {"--calculate-per-token-loss"}, "All micro-batches have as many tokens: the mean is the same.");
   accept_all(flags, {"--manual-gc"}, "There is no garbage collector.");
   accept_all(flags, {"--manual-gc-interval"}, "There is no garbage collector.", "N");
@@ -121,7 +122,8 @@ void add_accepted_flags(FlagTable& flags) {
   for (const char* name : {"--attention-dropout", "--hidden-dropout"})
     flags.accept(name, "0", "There is no dropout.", zero("Weft has no dropout; use 0 or leave the flag out"));
   for (const char* name : {"--main-grads-dtype", "--main-params-dtype", "--exp-avg-dtype", "--exp-avg-sq-dtype"})
-    flags.accept(name, "fp32", "Gradients and the optimizer are in float.",
+    flags.accept(name, "fp32",
+                 "Gradients and the optimizer are in float, gradients unless --grad-reduce-in-bf16 says else.",
                  only({"fp32"},
                       "gradients and the optimizer are in float; leave it out (--grad-reduce-in-bf16 keeps "
                       "gradients in bf16)"));

@@ -23,8 +23,8 @@ bool is_yarn(const Flag& flag) {
 
 // The layers of which any makes the flag mean something; "": all.
 std::string_view layers_of(const Flag& flag) {
-  if (is_one_of(flag,
-                {"--num-attention-heads", "--position-embedding-type", "--rotary-base", "--rotary-scaling-factor"}))
+  if (is_one_of(flag, {"--num-attention-heads", "--position-embedding-type", "--rotary-base", "--rotary-scaling-factor",
+                       "--qk-layernorm"}))  // latent attention always has its norms
     return "*+D";
   if (is_yarn(flag)) return "*+D";
   if (flag.name == "--add-bias-linear") return "*-E";
@@ -64,7 +64,9 @@ class Idle {
       for (const char layer : layers) list.emplace_back(1, layer);
       return fmt::format("the pattern '{}' has no {}; leave it out", pattern(), join(list, ", "));
     }
-    if (flag.name == "--mtp-loss-scaling-factor" && known && !predicts_further())
+    // Of a loaded model the weights say whether it predicts further.
+    if (flag.name == "--mtp-loss-scaling-factor" && known && (m_.hf.empty() || has_safetensors(m_.hf)) &&
+        !predicts_further())
       return fmt::format("the pattern '{}' has no /; leave it out", pattern());
     if (m_.hf.empty())
       if (const std::string reason = of_model(flag); !reason.empty()) return reason;
@@ -163,6 +165,13 @@ std::vector<std::string> find_idle_flags(const FlagTable& flags, const TrainOpti
       if (const std::string why = idle.why(set); !why.empty())
         problems.push_back(fmt::format("{}: {}", written(set), why));
   }
+  // Words of Megatron's that choose layers, which are chosen by the pattern alone.
+  if (options.model.hf.empty() && flags.is_set("--multi-latent-attention") &&
+      options.model.pattern.find_first_of("+D") == std::string::npos)
+    problems.push_back("--multi-latent-attention: the pattern has no + or D; write them into --pattern");
+  for (const char* name : {"--is-hybrid-model", "--spec"})
+    if (options.model.hf.empty() && flags.is_set(name) && !flags.is_set("--pattern"))
+      problems.push_back(fmt::format("{}: the layers are those of --pattern; set it", name));
   return problems;
 }
 

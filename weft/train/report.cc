@@ -53,12 +53,23 @@ std::string step_text(const Timeline& timeline) {
   return text;
 }
 
+namespace {
+
+// Of its folder, which may be gone at the end of a run.
+std::string model_name(const std::string& folder) {
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::weakly_canonical(folder, error);
+  return error || !path.has_filename() ? folder : path.filename().string();
+}
+
+}  // namespace
+
 std::string about_text(const TrainOptions& o, const std::string& pattern, std::int64_t parameters) {
   const auto count = [](std::int64_t n, std::string_view what) {
     return fmt::format("{} {}{}", n, what, n > 1 ? "s" : "");
   };
   std::vector<std::string> parts;
-  if (!o.model.hf.empty()) parts.push_back(std::filesystem::canonical(o.model.hf).filename().string());
+  if (!o.model.hf.empty()) parts.push_back(model_name(o.model.hf));
   const bool is_short = pattern.size() <= 80;  // or nothing behind it would be seen
   if (is_short) parts.push_back(pattern);
   parts.push_back(human_count(static_cast<double>(parameters)) + " parameters");

@@ -15,15 +15,18 @@ namespace {
 bool in_common(const Flag& flag) {
   if (flag.kind == FlagKind::foreign || flag.command_line_only) return false;
   if (flag.section == "Logging" && !flag.name.starts_with("--sample")) return false;
-  return flag.name != "--threads" && flag.name != "--rank";
+  for (const char* own : {"--threads", "--rank", "--trace", "--timeline"})
+    if (flag.name == own) return false;
+  return true;
 }
 
 bool is_place(const Flag& flag) {
   return flag.value_name == "FILE" || flag.value_name == "DIR" || flag.value_name == "PREFIX";
 }
 
-// "0.3 /data/a 0.7 /data/b" -> "0.3 ... 0.7 ...": whether there are any, how many, and their weights.
-std::string without_places(const std::string& value) {
+// Whether there is one; of a list how many, and their weights: "0.3 /data/a 0.7 /data/b" -> "0.3 ... 0.7 ...".
+std::string without_places(const Flag& flag, const std::string& value) {
+  if (flag.kind != FlagKind::list) return value.empty() ? "" : "...";
   std::vector<std::string> words;
   for (std::string& word : split(value, ' ')) {
     double number = 0;
@@ -46,7 +49,7 @@ std::vector<std::string> options_in_common(const FlagTable& flags) {
     if (!in_common(flag)) continue;
     std::string value = flag.show ? flag.show() : "";
     std::replace(value.begin(), value.end(), '\n', ' ');
-    lines.push_back(flag.name + " " + (is_place(flag) ? without_places(value) : value));
+    lines.push_back(flag.name + " " + (is_place(flag) ? without_places(flag, value) : value));
   }
   std::sort(lines.begin(), lines.end());
   return lines;

@@ -9,7 +9,6 @@
 #include "weft/base/text.h"
 #include "weft/checkpoint/new_folder.h"
 #include "weft/train/options.h"
-#include "weft/train/report.h"
 #include "weft/train/same_options.h"
 #include "weft/train/trainer.h"
 

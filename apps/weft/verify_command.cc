@@ -8,7 +8,6 @@
 #include "apps/weft/ranks.h"
 #include "weft/base/error.h"
 #include "weft/base/json.h"
-#include "weft/train/report.h"
 #include "weft/train/verify.h"
 
 namespace weft {

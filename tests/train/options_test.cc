@@ -252,6 +252,14 @@ TEST(Options, BatchesThatDoNotDivide) {
   EXPECT_EQ(run.options.batch.train_iters, 12);
 }
 
+TEST(Options, FilesForEachSplit) {
+  EXPECT_EQ(problem_of("--train-data-path a --valid-data-path b --vocab-size 50"), "no error");
+  EXPECT_EQ(problem_of("--train-data-path a --data-path b --vocab-size 50"),
+            "--data-path, --train-data-path: more than one source of data; keep one");
+  EXPECT_EQ(problem_of("--data-path a --valid-data-path b --vocab-size 50"),
+            "--valid-data-path: needs --train-data-path; --data-path and --split serve both from the same files");
+}
+
 TEST(Options, Layouts) {
   const ParsedOptions run("--ranks 2 --micro-batch-size 3");
   EXPECT_EQ(run.options.layout.data_parallel_size(), 2);

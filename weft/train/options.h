@@ -202,6 +202,9 @@ std::vector<Derivation> resolve(TrainOptions& options);
 std::vector<std::string> find_problems(const TrainOptions& options);
 // Every flag that the user has set and that would do nothing in this model or run, and why.
 std::vector<std::string> find_idle_flags(const FlagTable& flags, const TrainOptions& options);
+// Why --overlap-moe-expert-parallel-comm would hide nothing in resolved options, and what would change it; empty where it
+// does. A note, no error: the same script may run with other numbers of ranks and batches.
+std::vector<std::string> weave_notes(const TrainOptions& options);
 void throw_problems(const std::vector<std::string>& problems);  // one UserError with all of them; none: returns
 void check_options(const TrainOptions& options);
 

@@ -88,18 +88,6 @@ std::string about_text(const TrainOptions& o, const std::string& pattern, std::i
   return join(parts, " · ");
 }
 
-std::vector<std::string> weave_notes(const TrainOptions& options) {
-  if (!options.execution.overlap_moe_expert_parallel_comm) return {};
-  constexpr const char* flag = "--overlap-moe-expert-parallel-comm";
-  if (options.layout.expert_model_parallel_size == 1)
-    return {fmt::format("{} hides nothing: no tokens are exchanged with --expert-model-parallel-size 1", flag)};
-  if (micro_batches(options) == 1)
-    return {
-        fmt::format("{} weaves nothing: a step has one micro-batch and so no pair; use --global-batch-size {} or more",
-                    flag, 2 * options.batch.global_batch_size)};
-  return {};
-}
-
 std::string to_text(const LogLine& l) {
   std::string further;
   for (std::size_t d = 0; d < l.mtp_losses.size(); ++d)

@@ -34,9 +34,6 @@ std::string step_text(const Timeline& timeline);
 // What a page says of a run: the model, how it is spread, the switches that change the order of its step.
 std::string about_text(const TrainOptions& options, const std::string& pattern, std::int64_t parameters);
 
-// Why --overlap-moe-expert-parallel-comm would hide nothing, and what would change it; empty where it does. Of resolved options.
-std::vector<std::string> weave_notes(const TrainOptions& options);
-
 // Megatron's log line, with tokens a second and the time left.
 struct LogLine {
   std::int64_t iteration = 0, iterations = 0, consumed_samples = 0, global_batch = 0;

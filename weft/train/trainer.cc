@@ -52,6 +52,11 @@ class Loop {
       writer.reset();
     }
   }
+  void forget_sums() {
+    loss_sum_ = seconds_sum_ = 0;
+    mtp_sums_.clear();
+    logged_steps_ = 0;
+  }
   std::string advice(std::int64_t iteration) const;
   void finish();
   std::vector<MicroBatch> next_batches();
@@ -77,11 +82,6 @@ class Loop {
   std::int64_t consumed_ = 0;
   Clock::time_point begin_;
   // since the last log line
-  void forget_sums() {
-    loss_sum_ = seconds_sum_ = 0;
-    mtp_sums_.clear();
-    logged_steps_ = 0;
-  }
   double loss_sum_ = 0, seconds_sum_ = 0;
   std::vector<double> mtp_sums_;
   std::int64_t logged_steps_ = 0;

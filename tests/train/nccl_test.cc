@@ -6,6 +6,7 @@
 #include "tests/train/queued_cpu_device.h"
 #include "tests/train/ranks.h"
 #include "weft/base/error.h"
+#include "weft/comm/host_stream.h"
 #include "weft/comm/nccl/world.h"
 
 namespace weft {
@@ -23,6 +24,8 @@ std::string ends_with(RankCase c, const std::function<void(Session&)>& action) {
     const std::unique_ptr<World> world = nccl::make_world(base, library);
     Session session(device, options_of(c, world.get()));
     session.initialise_parameters(5);
+    HostStream host;
+    base.make_group_of_all("ready")->barrier(host);  // it fails in the action, not before
     try {
       if (fails) throw RunError("the loss is a potato");
       action(session);

@@ -1,5 +1,5 @@
-// Nothing for a GPU in here, so nothing to read when nvcc compiles for one.
-#ifndef __CUDA_ARCH__
+// Nothing for a GPU in here. It is read for one all the same: a compiler cache asks nvcc for that half of a file only, and
+// would take an old object for the new one if the host's half alone has changed.
 #include "weft/device/cuda/hopper/launch.cuh"
 
 namespace weft::cuda::hopper {
@@ -21,4 +21,3 @@ void weight_gradient_narrow(CudaStream& stream, const Products& products) {
 }
 
 }  // namespace weft::cuda::hopper
-#endif

@@ -18,65 +18,25 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "bench/gpu_data.h"
 #include "weft/base/error.h"
 #include "weft/base/json.h"
-#include "weft/base/random.h"
-#include "weft/device/cuda_device.h"
-#include "weft/device/operations.h"
 
 namespace weft {
 namespace {
 
-class Bench {
+class Bench : public GpuData {
  public:
   Bench(std::vector<std::string> names, int rounds)
-      : device_(make_cuda_device()), stream_(device_->make_stream(1)), names_(std::move(names)), rounds_(rounds) {
-    for (auto* event : {&start_, &end_}) *event = device_->make_event();
-    std::vector<float> numbers(block);
-    const std::uint64_t key = random_key(1, "gpu_kernels");
-    for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(random_normal(key, i));
-    numbers_ = device_->allocate(block * sizeof(float));
-    device_->copy_in(*stream_, numbers_->data(), numbers.data(), block * sizeof(float));
-    stream_->synchronize();
-    cold_ = empty(DType::f32, {64 << 20});
-    read_ = filled(DType::f32, {64 << 20}, 1);
-    sum_ = empty(DType::f64, {1});
-  }
+      : names_(std::move(names)),
+        rounds_(rounds),
+        start_(device().make_event()),
+        end_(device().make_event()),
+        cold_(empty(DType::f32, {64 << 20})),
+        read_(filled(DType::f32, {64 << 20}, 1)),
+        sum_(empty(DType::f64, {1})) {}
 
-  const Operations& ops() const { return device_->operations(); }
-  Stream& stream() { return *stream_; }
-
-  Tensor empty(DType dtype, const Shape& shape) {
-    const Tensor view(nullptr, dtype, shape);
-    memory_.push_back(device_->allocate(std::max<std::size_t>(view.bytes(), 256)));
-    return Tensor(memory_.back()->data(), dtype, shape);
-  }
-  // scale * normal, from one block of numbers.
-  Tensor random(DType dtype, const Shape& shape) {
-    const Tensor x = empty(dtype, shape);
-    const Tensor from(numbers_->data(), DType::f32, {block});
-    const Tensor flat(x.data, dtype, {shape.elements()});
-    for (std::int64_t at = 0; at < shape.elements(); at += block) {
-      const std::int64_t n = std::min<std::int64_t>(block, shape.elements() - at);
-      ops().cast(*stream_, {from.slice_rows(0, n), flat.slice_rows(at, n)});
-    }
-    return x;
-  }
-  Tensor filled(DType dtype, const Shape& shape, double value) {
-    const Tensor x = empty(dtype, shape);
-    ops().fill(*stream_, {x, value});
-    return x;
-  }
-  Tensor integers(const std::vector<std::int32_t>& values) {
-    const Tensor x = empty(DType::i32, {static_cast<std::int64_t>(values.size())});
-    device_->copy_in(*stream_, x.data, values.data(), x.bytes());
-    stream_->synchronize();
-    return x;
-  }
-  void forget() {
-    stream_->synchronize();
-    memory_.erase(memory_.begin() + 3, memory_.end());  // the first are cold_, read_ and sum_
-  }
+  void forget() { GpuData::forget(3); }  // the first are cold_, read_ and sum_
   bool wanted(const std::string& name) const {
     return names_.empty() || std::any_of(names_.begin(), names_.end(),
                                          [&](const std::string& part) { return name.find(part) != std::string::npos; });
@@ -87,12 +47,12 @@ class Bench {
     work();
     std::vector<double> times;
     for (int i = 0; i < rounds_; ++i) {
-      ops().fill(*stream_, {cold_, static_cast<double>(i + 1)});
-      if (settled) ops().sum_of_squares(*stream_, {std::span<const Tensor>(&read_, 1), sum_});
-      start_->record(*stream_);
+      ops().fill(stream(), {cold_, static_cast<double>(i + 1)});
+      if (settled) ops().sum_of_squares(stream(), {std::span<const Tensor>(&read_, 1), sum_});
+      start_->record(stream());
       work();
-      end_->record(*stream_);
-      stream_->synchronize();
+      end_->record(stream());
+      stream().synchronize();
       times.push_back(end_->seconds_since(*start_) * 1e3);
     }
     std::nth_element(times.begin(), times.begin() + rounds_ / 2, times.end());
@@ -128,18 +88,13 @@ class Bench {
   }
 
  private:
-  static constexpr std::int64_t block = (1 << 22) + 1021;
   static void print(const Json& line) {
     fmt::print("{}\n", line.dump());
     std::fflush(stdout);
   }
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<Stream> stream_;
-  std::unique_ptr<Event> start_, end_;
-  std::unique_ptr<Memory> numbers_;
-  std::vector<std::unique_ptr<Memory>> memory_;
   std::vector<std::string> names_;
   int rounds_;
+  std::unique_ptr<Event> start_, end_;
   Tensor cold_, read_, sum_;
   double bandwidth_ = 1, rate_ = 1;
 };
@@ -227,15 +182,11 @@ void norm(Bench& b, std::int64_t T, std::int64_t width) {
 }
 
 void optimizer(Bench& b) {
-  const std::int64_t n = 1000000000 / 16;
-  std::vector<AdamSlab> slabs;
+  const std::vector<AdamSlab> slabs = adam_slabs(b, 1000000000, 16, DType::f32);
   std::vector<Tensor> gradients;
   double bytes = 0, read = 0;
-  for (int i = 0; i < 16; ++i) {
-    slabs.push_back({b.random(DType::bf16, {n}), b.filled(DType::i16, {n}, 100), b.random(DType::f32, {n}),
-                     b.filled(DType::f32, {n}, 0.5), b.random(DType::f32, {n})});
-    gradients.push_back(slabs.back().gradient);
-    const AdamSlab& s = slabs.back();
+  for (const AdamSlab& s : slabs) {
+    gradients.push_back(s.gradient);
     bytes += bytes_of({&s.gradient}) + 2 * bytes_of({&s.weight, &s.remainder, &s.m, &s.v});
     read += bytes_of({&s.gradient});
   }
@@ -269,21 +220,13 @@ void head(Bench& b) {
   });
 }
 
-// 8192 tokens, 64 experts, 8 choices a token.
 void permutation(Bench& b) {
-  const std::int64_t T = 8192, k = 8, experts = 64, H = 2048, R = T * k;
-  std::vector<std::int32_t> choices;
-  for (std::int64_t t = 0; t < T; ++t)
-    for (std::int64_t j = 0; j < k; ++j)
-      choices.push_back(static_cast<std::int32_t>((t * 37 + j * 8 + t / 64) % experts));
-  const Tensor flat = b.integers(choices), indices(flat.data, DType::i32, {T, k});
-  const auto numbers = [&](const Shape& shape) { return b.empty(DType::i32, shape); };
-  const RouteRows route{indices,         numbers({experts}), numbers({experts + 1}),
-                        numbers({T, k}), numbers({R}),       numbers({1})};
+  const std::int64_t T = Routing::tokens, k = Routing::k, H = 2048, R = Routing::rows;
+  const RouteRows route = even_routing(b).route;
   b.ops().route_rows(b.stream(), route);
   const Tensor x = b.random(DType::bf16, {T, H}), rows = b.random(DType::bf16, {R, H}),
                y = b.empty(DType::bf16, {T, H});
-  b.by_bytes("route 8192 x 8 of 64", bytes_of({&indices, &route.row_of_slot, &route.slot_of_row}),
+  b.by_bytes("route 8192 x 8 of 64", bytes_of({&route.indices, &route.row_of_slot, &route.slot_of_row}),
              [&] { b.ops().route_rows(b.stream(), route); });
   b.by_bytes("permute 65536x2048", bytes_of({&x, &rows}), [&] {
     b.ops().gather_rows(b.stream(), {x, route.slot_of_row, rows, {}, k, route.row_of_slot});

@@ -13,7 +13,8 @@
 // of it from there where the executor begins; host_us: all of the host's time in a step that is not waiting for the GPU.
 // Medians. (A GPU begins with a graph before its launch returns.) between_steps: the share of the wall clock in which no
 // step is on the GPU, by events around each, in steps of their own. gpu_busy: the share of two steps in which at least one
-// kernel or copy ran, by CUPTI; gaps between kernels count as idle, and CUPTI makes them longer: a lower bound. memory:
+// kernel or copy ran, by CUPTI; gaps between kernels count as idle, and CUPTI makes them longer: a lower bound. joules,
+// watts: by the GPU's own counter. memory:
 // what was counted before the run, and what cudaMemGetInfo says after it is gone.
 #include <algorithm>
 #include <chrono>
@@ -25,6 +26,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/gpu_busy.h"
+#include "bench/gpu_counter.h"
 #include "weft/base/error.h"
 #include "weft/base/json.h"
 #include "weft/base/random.h"
@@ -181,7 +183,8 @@ void run(const std::string& name, const BenchOptions& options) {
     if (executor.division().settled()) --before_timing;
   }
   std::vector<double> replay, launch, host;
-  const double start = now();
+  const GpuEnergy energy;
+  const double joules = energy.joules(), start = now();
   for (int i = 0; i < steps; ++i) {
     const double called = now();
     step(i);
@@ -190,7 +193,7 @@ void run(const std::string& name, const BenchOptions& options) {
     replay.push_back(executor.began() - called + times.queued);
     launch.push_back(times.queued);
   }
-  const double seconds = (now() - start) / steps;
+  const double seconds = (now() - start) / steps, joules_a_step = (energy.joules() - joules) / steps;
   executor.time_on_device(true);
   double on_device = 0;
   const double start_timed = now();
@@ -259,6 +262,8 @@ void run(const std::string& name, const BenchOptions& options) {
       {"gradients", options.bf16_gradients ? "bf16" : "f32"},
       {"tokens_s", std::round(tokens)},
       {"step_ms", seconds * 1e3},
+      {"joules", joules_a_step},
+      {"watts", joules_a_step / seconds},
       {"model_tflops", tokens * flop_per_token(o.config) * 1e-12},
       {"loss", loss},
       {"memory", memory},

@@ -1,6 +1,10 @@
 // What is counted before a run is what it takes: the plan, what operations work in, and what libraries take beside it.
 #include <gtest/gtest.h>
 
+#include "tests/cuda/shared_gpu.h"
+#include "weft/comm/host_stream.h"
+#include "weft/comm/local/cluster.h"
+#include "weft/comm/nccl_world.h"
 #include "weft/device/cuda_device.h"
 #include "weft/device/operations.h"
 #include "weft/execute/stream_executor.h"
@@ -37,11 +41,9 @@ SessionOptions model_of_some_gigabytes(bool late_updates) {
   return o;
 }
 
-void expect_as_counted(bool late_updates) {
-  const std::unique_ptr<Device> device = make_cuda_device();
-  const std::size_t before = device->free_bytes();
-  Session session(*device, model_of_some_gigabytes(late_updates));
-  const Operations& ops = device->operations();
+// Random numbers would take long to make.
+void train_three_steps(Session& session) {
+  const Operations& ops = session.device().operations();
   for (std::size_t i = 0; i < session.module().parameters.size(); ++i) {
     const ParameterStates& states = session.module().states[i];
     ops.fill(session.stream(), {session.storage().weight(TensorId(static_cast<std::int64_t>(i))), 0.01});
@@ -56,6 +58,13 @@ void expect_as_counted(bool late_updates) {
     batch.labels.push_back(i * 11 % 32000);
   }
   for (int step = 0; step < 3; ++step) session.step(std::span(&batch, 1), 1e-4, 0.1);
+}
+
+void expect_as_counted(bool late_updates) {
+  const std::unique_ptr<Device> device = make_cuda_device();
+  const std::size_t before = device->free_bytes();
+  Session session(*device, model_of_some_gigabytes(late_updates));
+  train_three_steps(session);
   const auto& executor = dynamic_cast<const StreamExecutor&>(*session.executor());
   const MemoryNeed& need = session.memory_need();
   EXPECT_EQ(session.stream().held_bytes() + executor.held_bytes(), need.streams.total())
@@ -67,8 +76,38 @@ void expect_as_counted(bool late_updates) {
   EXPECT_NEAR(counted / measured, 1, 0.03);
 }
 
+// Two thread ranks on one GPU. What communicators hold is measured when they are made, before memory is asked for.
+void expect_of_ranks_as_counted(bool nccl) {
+  const std::unique_ptr<Device> device = make_cuda_device();
+  const std::size_t before = device->free_bytes();
+  LocalCluster(2, {.timeout = 60}).run([&](World& base) {
+    const std::unique_ptr<Device> own = make_cuda_device();
+    const std::unique_ptr<World> over = nccl ? make_nccl_world(base) : nullptr;
+    SessionOptions options = model_of_some_gigabytes(false);
+    options.ranks.world = over ? over.get() : &base;
+    options.ranks.expert_ranks = options.ranks.on_device = 2;
+    Session session(*own, options);
+    train_three_steps(session);
+    HostStream host;
+    base.make_group_of_all("trained")->barrier(host);
+    const MemoryNeed& need = session.memory_need();
+    const auto measured = static_cast<double>(before - own->free_bytes()) / 2,
+               counted = static_cast<double>(need.total() + need.communicators);
+    if (base.rank().value == 0)
+      std::printf("a rank: counted %.1f MiB (communicators %.1f), measured %.1f\n", counted / (1 << 20),
+                  static_cast<double>(need.communicators) / (1 << 20), measured / (1 << 20));
+    EXPECT_NEAR(counted / measured, 1, 0.03);
+    base.make_group_of_all("measured")->barrier(host);
+  });
+}
+
 TEST(CudaMemory, IsWhatWasCounted) { expect_as_counted(false); }
 TEST(CudaMemory, IsWhatWasCountedWithLateUpdates) { expect_as_counted(true); }
+TEST(CudaMemory, OfRanksIsWhatWasCounted) { expect_of_ranks_as_counted(false); }
+TEST(CudaMemory, OfRanksOverNcclIsWhatWasCounted) {
+  if (const std::string why = why_no_shared_gpu(); !why.empty()) GTEST_SKIP() << why;
+  expect_of_ranks_as_counted(true);
+}
 
 }  // namespace
 }  // namespace weft

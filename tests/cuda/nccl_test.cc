@@ -6,8 +6,8 @@
 
 #include "tests/comm/collective_checks.h"
 #include "tests/comm/ranks.h"
+#include "tests/cuda/shared_gpu.h"
 #include "weft/comm/local/cluster.h"
-#include "weft/comm/nccl/library.h"
 #include "weft/comm/nccl_world.h"
 #include "weft/device/cuda_device.h"
 
@@ -15,18 +15,6 @@ namespace weft {
 namespace {
 
 constexpr double timeout = 20;  // seconds, so that what hangs does not hang for long
-
-// Why ranks cannot share a GPU over this machine's NCCL; "" if they can.
-std::string why_not() {
-  try {
-    const auto library = nccl::load(process_environment());
-    if (library->version >= nccl::first_with_shared_gpus) return "";
-    return fmt::format("NCCL {} ({}) does not let ranks share a GPU; 2.30 does (WEFT_NCCL names a file)",
-                       nccl::version_text(library->version), library->file);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-}
 
 class CudaCollectives : public testing::TestWithParam<int> {
  protected:
@@ -47,7 +35,7 @@ TEST_P(CudaCollectives, OfThreadsHaveTheBitsOfTheHost) {
 }
 
 TEST_P(CudaCollectives, OverNcclHaveTheBitsOfTheHost) {
-  if (const std::string why = why_not(); !why.empty()) GTEST_SKIP() << why;
+  if (const std::string why = why_no_shared_gpu(); !why.empty()) GTEST_SKIP() << why;
   const Hashes on_host = hashes([](World& world) { return check_collectives(world); });
   EXPECT_EQ(on_host, hashes([](World& base) {
               const std::unique_ptr<Device> device = make_cuda_device();
@@ -93,7 +81,7 @@ std::string end_of_a_run(bool fails) {
 }
 
 TEST(CudaNccl, ARankThatDoesNotComeEndsTheRunAtTheTimeout) {
-  if (const std::string why = why_not(); !why.empty()) GTEST_SKIP() << why;
+  if (const std::string why = why_no_shared_gpu(); !why.empty()) GTEST_SKIP() << why;
   const std::string report = end_of_a_run(false);
   EXPECT_NE(
       report.find("for rank 1 (the timeout is 0.5 s). Where the ranks stand:\n  rank 0: on the device: all_reduce"),
@@ -102,7 +90,7 @@ TEST(CudaNccl, ARankThatDoesNotComeEndsTheRunAtTheTimeout) {
 }
 
 TEST(CudaNccl, ARankThatFailsEndsTheOthersKernels) {
-  if (const std::string why = why_not(); !why.empty()) GTEST_SKIP() << why;
+  if (const std::string why = why_no_shared_gpu(); !why.empty()) GTEST_SKIP() << why;
   EXPECT_EQ(end_of_a_run(true), "the loss is a potato");
 }
 

@@ -2,16 +2,13 @@
 #include <gtest/gtest.h>
 
 #include "tests/comm/collective_checks.h"
+#include "tests/cuda/shared_gpu.h"
 #include "tests/train/bitwise_cases.h"
 #include "weft/comm/nccl_world.h"
 #include "weft/device/cuda_device.h"
 
 namespace weft {
 namespace {
-
-// Before CUDA starts: a kernel that is loaded when it is launched first may wait for an idle GPU, on which NCCL's kernels
-// wait for the rank that launches it.
-const int eager = setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 
 RankRun on_gpu(const RankCase& c, World* world) {
   const std::unique_ptr<Device> device = make_cuda_device();
@@ -83,16 +80,8 @@ RankRun over_nccl(const RankCase& c, World* world) {
   return run_rank(c, nccl.get(), *device);
 }
 
-// NCCL lets ranks share a GPU from 2.30 on.
-bool nccl_shares_gpus() {
-  int major = 0, minor = 0;
-  return std::sscanf(nccl_report().c_str(), "%d.%d", &major, &minor) == 2 &&
-         std::pair(major, minor) >= std::pair(2, 30);
-}
-
 TEST_P(CudaRanks, NcclGivesTheBitsOfThreads) {
-  ASSERT_EQ(eager, 0);
-  if (!nccl_shares_gpus()) GTEST_SKIP() << "ranks share a GPU over NCCL 2.30 or newer; here: " << nccl_report();
+  if (const std::string why = why_no_shared_gpu(); !why.empty()) GTEST_SKIP() << why;
   std::vector<NamedCase> cases = bitwise_cases(GetParam());
   if (GetParam() == 4) cases.push_back(tensor_core_case(4));
   for (NamedCase& c : cases) {

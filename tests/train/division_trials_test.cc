@@ -16,20 +16,23 @@
 namespace weft {
 namespace {
 
+using ::testing::DoubleEq;
 using ::testing::ElementsAre;
 using ::testing::Pair;
 using Stage = DivisionTrials::Stage;
 
 TEST(DivisionTrials, tries_even_parts) {
-  EXPECT_THAT(divisions_to_try(132), ElementsAre(132, 4, 8, 12, 16, 24, 32, 40));
-  EXPECT_THAT(divisions_to_try(108), ElementsAre(108, 4, 8, 12, 16, 24, 32, 40));
+  EXPECT_THAT(divisions_to_try(132), ElementsAre(132, 4, 16, 24, 32, 40));
+  EXPECT_THAT(divisions_to_try(108), ElementsAre(108, 4, 16, 24, 32, 40));
   EXPECT_THAT(divisions_to_try(1), ElementsAre(1));  // a CPU
 }
 
 TEST(DivisionTrials, keeps_the_quickest) {
-  // Of four steps each; with 8 the first were quick by chance.
-  const std::map<int, std::vector<double>> seconds{
-      {132, {3, 3, 3, 3}}, {8, {1, 1, 1, 17}}, {24, {2, 2, 2, 2}}, {48, {2.5, 2.5, 2.5, 2.5}}};
+  // Of six steps each; with 8 the first were quick by chance.
+  const std::map<int, std::vector<double>> seconds{{132, {3, 3, 3, 3, 3, 3}},
+                                                   {8, {1, 1, 1, 1, 1, 25}},
+                                                   {24, {2, 2, 2, 2, 2, 2}},
+                                                   {48, {2.5, 2.5, 2.5, 2.5, 2.5, 2.5}}};
   DivisionTrials trials({132, 8, 24, 48}, 132);
   std::map<int, std::size_t> timed;
   std::vector<Stage> stages;
@@ -39,16 +42,30 @@ TEST(DivisionTrials, keeps_the_quickest) {
     if (tried == 24) stages.push_back(trials.stage());
     const bool times = trials.stage() == Stage::time;
     // What is not timed does not matter.
-    const bool quickest = trials.passed(times ? seconds.at(tried)[timed[tried]++] : 0.1);
-    EXPECT_EQ(quickest, timed[tried] == 4 && (tried == 132 || tried == 24)) << tried;
+    const bool quickest = trials.passed(times ? seconds.at(tried)[timed[tried]++] : 0.25);
+    EXPECT_EQ(quickest, timed[tried] == 6 && (tried == 132 || tried == 24)) << tried;
   }
   EXPECT_EQ(trials.processors(), 24);
-  EXPECT_EQ(steps, 35);  // all of them need not be watched
-  EXPECT_THAT(stages, ElementsAre(Stage::meet, Stage::watch, Stage::warm, Stage::warm, Stage::warm, Stage::time,
-                                  Stage::time, Stage::time, Stage::time));
-  EXPECT_THAT(trials.timed(), ElementsAre(Pair(132, 3), Pair(8, 5), Pair(24, 2), Pair(48, 2.5)));
+  EXPECT_EQ(steps, 47);  // all of them need not be watched
+  EXPECT_THAT(stages, ElementsAre(Stage::meet, Stage::watch, Stage::warm, Stage::warm, Stage::warm, Stage::warm,
+                                  Stage::time, Stage::time, Stage::time, Stage::time, Stage::time, Stage::time));
+  EXPECT_THAT(trials.timed(), ElementsAre(Pair(132, DoubleEq(3)), Pair(8, DoubleEq(5)), Pair(24, DoubleEq(2)),
+                                          Pair(48, DoubleEq(2.5))));
   EXPECT_FALSE(trials.passed(0.1));
   EXPECT_EQ(trials.processors(), 24);
+}
+
+// A second of them, but not fewer than three nor more than twelve.
+TEST(DivisionTrials, warms_a_device_up_by_time) {
+  for (const auto& [seconds, steps] : {std::pair{2.0, 3}, {0.2, 5}, {1e-3, 12}}) {
+    DivisionTrials trials({132, 24}, 132);
+    trials.passed(seconds);
+    for (int step = 0; step < steps; ++step) {
+      EXPECT_EQ(trials.stage(), Stage::warm) << seconds;
+      trials.passed(seconds);
+    }
+    EXPECT_EQ(trials.stage(), Stage::time) << seconds;
+  }
 }
 
 TEST(DivisionTrials, takes_the_only_one_untimed) {
@@ -84,7 +101,7 @@ TEST(DivisionTrials, change_no_bit_and_come_to_an_end) {
     const SessionOptions o = small_options(overlap);
     Session session(device, o);
     session.initialise_parameters(1);
-    for (int step = 0; step < 90; ++step) {
+    for (int step = 0; step < 150; ++step) {
       MicroBatch batch{.batch = 1, .length = 8};
       for (int i = 0; i < 8; ++i) {
         batch.tokens.push_back((i * i + step) % 23);

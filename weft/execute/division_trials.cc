@@ -5,9 +5,11 @@
 namespace weft {
 
 namespace {
-// Steps of a division. Those before it are queued node by node and leave a GPU cooler than a run of graphs does: after
-// such a rest, steps were up to 3 in 100 quicker than later. What steps differ by is chance, about one in a hundred.
-constexpr int warmups = 3, timings = 4;
+// Steps of a division. Those before it are queued node by node, and a GPU is not at its limit of power then: for most of a
+// second after such a rest, steps were up to 4 in 100 quicker than later, some divisions more so than others. What steps
+// differ by is chance, about one in a hundred.
+constexpr int least_warmups = 3, most_warmups = 12, timings = 6;
+constexpr double warm_seconds = 1;
 }  // namespace
 
 DivisionTrials::DivisionTrials(std::vector<int> candidates, int all) : candidates_(std::move(candidates)), all_(all) {
@@ -24,8 +26,10 @@ bool DivisionTrials::passed(double seconds) {
       stage_ = one ? Stage::settled : Stage::warm;
       return false;
     case Stage::warm:
-      if (++steps_ < warmups) return false;
+      warm_ += seconds;
+      if (++steps_ < least_warmups || (steps_ < most_warmups && warm_ < warm_seconds)) return false;
       steps_ = 0;
+      warm_ = 0;
       stage_ = Stage::time;
       return false;
     case Stage::time: {
@@ -51,7 +55,7 @@ std::vector<int> divisions_to_try(int all) {
   std::vector<int> candidates{all};
   const int unit = (all / 33 + 1) / 2 * 2;  // 4 of 132
   if (unit > 0)
-    for (int units : {1, 2, 3, 4, 6, 8, 10})
+    for (int units : {1, 4, 6, 8, 10})
       if (units * unit < all / 2) candidates.push_back(units * unit);
   return candidates;
 }

@@ -30,7 +30,8 @@ class DivisionTrials {
   std::vector<int> candidates_;
   int all_;
   std::size_t current_ = 0, best_ = 0;
-  int steps_ = 0;  // of this stage
+  int steps_ = 0;    // of this stage
+  double warm_ = 0;  // seconds of the warm steps
   std::vector<std::pair<int, double>> timed_;
   Stage stage_ = Stage::meet;
 };

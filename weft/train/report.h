@@ -20,6 +20,7 @@ struct PlanReport {
   MemoryPlan memory;
   std::int64_t stream_bytes = 0;  // what operations work in beside their tensors
   std::int64_t validation_bytes = 0;
+  std::int64_t communicator_bytes = 0;
   std::int64_t library_bytes = -1;  // -1: not measured
   std::int64_t ranks = 1;
   double flops = 0;         // of a step, of one rank

@@ -94,19 +94,11 @@ Session::Session(Device& device, const SessionOptions& options)
   Plan plan = build_plan(module_, plan_options(options));
   require_target(options.fault, plan, ranks.ranks());
   need_ = count_memory(device, options, module_, plan, plan_memory(plan));
+  if (ranks.world) need_.communicators = make_groups(plan);
   require_memory(device, options, need_);
-  if (ranks.world) {  // nobody takes memory before all have seen what is free
-    HostStream host;
-    ranks.world->make_group_of_all("memory")->barrier(host);
-  }
+  wait_for_all_ranks("memory");  // nobody takes memory before all have seen what is free
   stream_->reserve(need_.streams.lanes[static_cast<std::size_t>(Lane::compute)]);
   storage_ = std::make_unique<ModelStorage>(device, module_);
-  if (ranks.world) {
-    const Grid grid = grid_of(ranks.gradients());
-    RankGroups::Members members;
-    for (const char* axis : {"dp", "ep", "edp"}) members[axis] = grid.group_of(ranks.world->rank(), {axis});
-    groups_ = std::make_unique<RankGroups>(*ranks.world, device, std::move(members));
-  }
   train_ = prepare(module_, std::move(plan), need_.plan);
   train_->set_results(step_results());
   forget_updates();
@@ -123,6 +115,28 @@ Session::Session(Device& device, const SessionOptions& options)
 
 Session::~Session() {
   if (options_.ranks.world) options_.ranks.world->set_status({});
+}
+
+// Returns what it took of a GPU, a rank's share where ranks have one together.
+std::int64_t Session::make_groups(const Plan& plan) {
+  const RankOptions& ranks = options_.ranks;
+  const Grid grid = grid_of(ranks.gradients());
+  RankGroups::Members members;
+  for (const char* axis : {"dp", "ep", "edp"}) members[axis] = grid.group_of(ranks.world->rank(), {axis});
+  groups_ = std::make_unique<RankGroups>(*ranks.world, device_, std::move(members));
+  const std::size_t before = device_.free_bytes();
+  wait_for_all_ranks("before groups");
+  groups_->add(plan);
+  wait_for_all_ranks("groups");
+  const std::size_t after = device_.free_bytes();
+  if (!device_.asynchronous() || after > before) return 0;  // a CPU's memory is not theirs alone
+  return static_cast<std::int64_t>(before - after) / ranks.on_device;
+}
+
+void Session::wait_for_all_ranks(const std::string& what) {
+  if (!options_.ranks.world) return;
+  HostStream host;
+  options_.ranks.world->make_group_of_all(what)->barrier(host);
 }
 
 std::unique_ptr<PreparedPlan> Session::prepare(const Module& module, Plan plan, const MemoryPlan& memory) {

@@ -73,7 +73,9 @@ struct MemoryNeed {
   std::int64_t evaluation = 0;     // of the plans that validate and sample; they share the weights
   StreamMemory streams;            // what operations work in
   std::int64_t library_bytes = 0;  // what the device's libraries take beside all that, about
-  std::int64_t total() const {
+  // What the communicators of a GPU's rank hold, measured. They are there before anybody asks what is free.
+  std::int64_t communicators = 0;
+  std::int64_t total() const {  // without communicators
     return plan.total() + evaluation + static_cast<std::int64_t>(streams.total()) + library_bytes;
   }
 };
@@ -144,6 +146,8 @@ class Session {
     std::unique_ptr<PreparedPlan> plan;
   };
   std::unique_ptr<PreparedPlan> prepare(const Module& module, Plan plan, const MemoryPlan& memory);
+  std::int64_t make_groups(const Plan& plan);
+  void wait_for_all_ranks(const std::string& what);
   void check_all_ranks(const PreparedPlan& plan);
   void run_training_plan();
   void forget_updates();

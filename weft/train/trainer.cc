@@ -129,6 +129,7 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
   report.nodes = priced.nodes.size();
   report.memory = session_->plan().memory();
   report.stream_bytes = static_cast<std::int64_t>(session_->memory_need().streams.total());
+  report.communicator_bytes = session_->memory_need().communicators;
   report.validation_bytes = session_->memory_need().evaluation;
   if (!world_) report.library_bytes = session_->measure_library_bytes();  // of a process; ranks may share one
   report.ranks = ranks_;

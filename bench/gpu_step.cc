@@ -14,8 +14,7 @@
 // Medians. (A GPU begins with a graph before its launch returns.) between_steps: the share of the wall clock in which no
 // step is on the GPU, by events around each, in steps of their own. gpu_busy: the share of two steps in which at least one
 // kernel or copy ran, by CUPTI; gaps between kernels count as idle, and CUPTI makes them longer: a lower bound. joules,
-// watts: by the GPU's own counter. memory:
-// what was counted before the run, and what cudaMemGetInfo says after it is gone.
+// watts: by the GPU's own counter. memory: what was counted before the run, and what cudaMemGetInfo says after it is gone.
 #include <algorithm>
 #include <chrono>
 #include <cmath>

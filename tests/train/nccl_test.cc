@@ -1,4 +1,6 @@
 // Sessions over NCCL when a rank fails: its streams run empty, and nobody takes what is then in memory for a result.
+#include <atomic>
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -56,6 +58,46 @@ TEST(NcclSession, ThatLosesARankHasNoResult) {
   }
   std::vector<double> values(3);
   EXPECT_EQ(ends_with(experts, [&](Session& session) { session.broadcast_to_expert_ranks(1, values); }), potato);
+}
+
+// Of so many bytes, of which what is allocated is no longer free.
+class Finite : public QueuedCpuDevice {
+ public:
+  Finite(const std::string& identity, std::size_t bytes) : QueuedCpuDevice(identity), free_(bytes) {}
+  std::unique_ptr<Memory> allocate(std::size_t bytes) override {
+    free_ -= bytes;
+    return QueuedCpuDevice::allocate(bytes);
+  }
+  std::size_t free_bytes() const override { return free_; }
+
+ private:
+  std::atomic<std::size_t> free_;
+};
+
+TEST(NcclSession, CountsWhatItsCommunicatorsHold) {
+  RankCase c = small_case("[*E]");
+  c.ranks = c.expert_ranks = 2;
+  const auto need_with = [&](std::size_t bytes) {
+    MemoryNeed need;
+    const auto library = fake_nccl();
+    LocalCluster(2).run([&](World& base) {
+      Finite device(fmt::format("gpu {}", base.rank().value), bytes);
+      const std::unique_ptr<World> world = nccl::make_world(base, library);
+      const Session session(device, options_of(c, world.get()));
+      if (base.rank().value == 0) need = session.memory_need();
+    });
+    return need;
+  };
+  const MemoryNeed need = need_with(std::size_t{1} << 40);
+  EXPECT_GE(need.communicators, 32 << 20);
+  const auto enough = static_cast<std::size_t>(need.total() + need.communicators);
+  EXPECT_NO_THROW(need_with(enough));
+  try {
+    need_with(enough - 1);
+    FAIL() << "nothing was thrown";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("of memory a rank, and"), std::string::npos) << error.what();
+  }
 }
 
 }  // namespace

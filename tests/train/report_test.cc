@@ -29,6 +29,13 @@ TEST(PlanReport, gives_the_peak_where_it_was_measured) {
   EXPECT_THAT(to_text(report), HasSubstr("peak          785.7 TFLOP/s in large products, measured\n"));
 }
 
+TEST(PlanReport, gives_what_communicators_hold_where_there_are_some) {
+  PlanReport report;
+  EXPECT_THAT(to_text(report), Not(HasSubstr("links")));
+  report.communicator_bytes = 373 << 20;
+  EXPECT_THAT(to_text(report), HasSubstr("  links       373.00 MiB between ranks, beside it, measured"));
+}
+
 // On a device without a clock of its own there is none; the products run all the same.
 TEST(ProductPeak, runs_at_any_size) {
   CpuDevice device;

@@ -41,7 +41,7 @@ std::string to_text(const PlanReport& r) {
   if (r.validation_bytes > 0) row("  validation", fmt::format("{} beside it", bytes(r.validation_bytes)));
   if (r.stream_bytes > 0) row("  operations", fmt::format("{} beside it, to work in", bytes(r.stream_bytes)));
   if (r.communicator_bytes > 0)
-    row("  ranks' links", fmt::format("{} beside it, measured", bytes(r.communicator_bytes)));
+    row("  links", fmt::format("{} between ranks, beside it, measured", bytes(r.communicator_bytes)));
   if (r.library_bytes >= 0) row("  libraries", fmt::format("{} beside it, measured", bytes(r.library_bytes)));
   text.pop_back();
   return text;

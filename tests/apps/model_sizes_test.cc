@@ -60,6 +60,17 @@ TEST(Check, TakesAModelThatNoMachineHolds) {
   EXPECT_GT(report.at("parameters").get<double>(), 170e9);
 }
 
+// Its bytes could not be counted either.
+TEST(Check, RefusesSizesThatAreSurelyMistakes) {
+  expect_refused({"check", "--pattern", "*-", "--hidden-size", "1000000000"},
+                 {"main.0*.qkv_weight would be [3000000000, 1000000000], 3e+18 numbers, which no machine holds: a size "
+                  "of the model or batch is too large"});
+  expect_refused({"check", "--pattern", "*-", "--hidden-size", "1000000", "--seq-length", "1073741824"},
+                 {"embedding.y would be [", "a size of the model or batch is too large"});
+  expect_refused({"check", "--pattern", "[*E]", "--num-experts", "1000000"},
+                 {"--num-experts: 1000000 is out of range; it must be at most 65536"});
+}
+
 TEST(Check, ReadsHuggingFaceModels) {
   const Json report = json_of({"check", "--hf", golden("mixtral"), "--seq-length", "16", "--micro-batch-size", "1"});
   EXPECT_EQ(report.at("pattern"), "[*E][*E]");

@@ -6,6 +6,20 @@
 
 namespace weft {
 
+namespace {
+
+// Sums of bytes over all tensors must not overflow. The largest tensors of today's models have 2^33 elements.
+void require_size(const std::string& name, const Shape& shape) {
+  constexpr double most = 1.0 * (std::int64_t{1} << 40);
+  double elements = 1;
+  for (int i = 0; i < shape.dims(); ++i) elements *= static_cast<double>(shape[i]);
+  if (elements > most)
+    throw UserError("{} would be {}, {:.3g} numbers, which no machine holds: a size of the model or batch is too large",
+                    name, to_text(shape), elements);
+}
+
+}  // namespace
+
 ModuleBuilder::ModuleBuilder(const ModelConfig& config, const ModuleOptions& options)
     : config_(config), options_(options) {
   // Every layer adds once to the residual stream; its variance must not grow with their number.
@@ -18,6 +32,7 @@ void ModuleBuilder::enter(int depth, int physical, std::string layer) {
 }
 
 ValueId ModuleBuilder::value(Value value) {
+  require_size(value.name, value.shape);
   module_.values.push_back(std::move(value));
   return ValueId(std::ssize(module_.values) - 1);
 }
@@ -62,6 +77,7 @@ ValueId ModuleBuilder::add_tensor(const std::string& name, const Shape& shape, D
   tensor.name = place_.layer + "." + name;
   tensor.shape = shape;
   tensor.parts = std::move(parts);
+  require_size(tensor.name, shape);
   tensor.decays = tensor.parts.front().shape.dims() > 1;
   std::int64_t offset = 0;
   for (ParameterPart& part : tensor.parts) {

@@ -1,6 +1,8 @@
 // What a GPU says of its energy and clock, by NVML, which is loaded when it is asked for.
 #pragma once
 
+#include <optional>
+
 #include <dlfcn.h>
 
 #include "weft/base/error.h"
@@ -24,6 +26,15 @@ class GpuEnergy {
     find("nvmlDeviceGetTotalEnergyConsumption", total_);
     find("nvmlDeviceGetClockInfo", clock_);
     if (init() != 0 || device(0, &device_) != 0) throw RunError("NVML does not know the GPU");
+  }
+  static std::optional<GpuEnergy> if_counted() {
+    try {
+      GpuEnergy energy;
+      energy.joules();
+      return energy;
+    } catch (const RunError&) {
+      return std::nullopt;
+    }
   }
   double joules() const {
     unsigned long long millijoules = 0;

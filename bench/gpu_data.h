@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -68,6 +69,18 @@ class GpuData {
   std::unique_ptr<Memory> numbers_;
   std::vector<std::unique_ptr<Memory>> memory_;
 };
+
+inline double bytes_of(std::initializer_list<const Tensor*> tensors) {
+  double sum = 0;
+  for (const Tensor* t : tensors) sum += static_cast<double>(t->bytes());
+  return sum;
+}
+
+// Whether one of the words on the command line is part of a case's name. Without words: all are wanted.
+inline bool is_wanted(const std::string& name, const std::vector<std::string>& words) {
+  return words.empty() || std::any_of(words.begin(), words.end(),
+                                      [&](const std::string& word) { return name.find(word) != std::string::npos; });
+}
 
 // The optimizer's tensors for `count` parameters in bf16, in slabs.
 inline std::vector<AdamSlab> adam_slabs(GpuData& data, std::int64_t count, int slabs, DType gradients) {

@@ -26,10 +26,7 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 class Bench : public GpuData {
  public:
   explicit Bench(std::vector<std::string> names) : names_(std::move(names)) {}
-  bool wanted(const std::string& name) const {
-    return names_.empty() || std::any_of(names_.begin(), names_.end(),
-                                         [&](const std::string& part) { return name.find(part) != std::string::npos; });
-  }
+  bool wanted(const std::string& name) const { return is_wanted(name, names_); }
   void idle() {
     stream().synchronize();
     const double joules = energy_.joules(), start = now();
@@ -68,12 +65,6 @@ class Bench : public GpuData {
   GpuEnergy energy_;
   std::vector<std::string> names_;
 };
-
-double bytes_of(std::initializer_list<const Tensor*> tensors) {
-  double sum = 0;
-  for (const Tensor* t : tensors) sum += static_cast<double>(t->bytes());
-  return sum;
-}
 
 void optimizer(Bench& b) {
   const std::int64_t n = 1000000000;

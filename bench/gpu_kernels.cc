@@ -37,10 +37,7 @@ class Bench : public GpuData {
         sum_(empty(DType::f64, {1})) {}
 
   void forget() { GpuData::forget(3); }  // the first are cold_, read_ and sum_
-  bool wanted(const std::string& name) const {
-    return names_.empty() || std::any_of(names_.begin(), names_.end(),
-                                         [&](const std::string& part) { return name.find(part) != std::string::npos; });
-  }
+  bool wanted(const std::string& name) const { return is_wanted(name, names_); }
 
   // Milliseconds, the median of the rounds. settled: nothing waits to be written to memory.
   double time(const std::function<void()>& work, bool settled = false) {
@@ -98,12 +95,6 @@ class Bench : public GpuData {
   Tensor cold_, read_, sum_;
   double bandwidth_ = 1, rate_ = 1;
 };
-
-double bytes_of(std::initializer_list<const Tensor*> tensors) {
-  double sum = 0;
-  for (const Tensor* t : tensors) sum += static_cast<double>(t->bytes());
-  return sum;
-}
 
 // b2 l4096 h64 p64 n128 g8, chunks of 128.
 void scan(Bench& b) {

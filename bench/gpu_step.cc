@@ -20,6 +20,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <optional>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -182,8 +183,8 @@ void run(const std::string& name, const BenchOptions& options) {
     if (executor.division().settled()) --before_timing;
   }
   std::vector<double> replay, launch, host;
-  const GpuEnergy energy;
-  const double joules = energy.joules(), start = now();
+  const std::optional<GpuEnergy> energy = GpuEnergy::if_counted();
+  const double joules = energy ? energy->joules() : 0, start = now();
   for (int i = 0; i < steps; ++i) {
     const double called = now();
     step(i);
@@ -192,7 +193,8 @@ void run(const std::string& name, const BenchOptions& options) {
     replay.push_back(executor.began() - called + times.queued);
     launch.push_back(times.queued);
   }
-  const double seconds = (now() - start) / steps, joules_a_step = (energy.joules() - joules) / steps;
+  const double seconds = (now() - start) / steps;
+  const double joules_a_step = energy ? (energy->joules() - joules) / steps : 0;
   executor.time_on_device(true);
   double on_device = 0;
   const double start_timed = now();
@@ -261,8 +263,8 @@ void run(const std::string& name, const BenchOptions& options) {
       {"gradients", options.bf16_gradients ? "bf16" : "f32"},
       {"tokens_s", std::round(tokens)},
       {"step_ms", seconds * 1e3},
-      {"joules", joules_a_step},
-      {"watts", joules_a_step / seconds},
+      {"joules", energy ? Json(joules_a_step) : Json("not counted")},
+      {"watts", energy ? Json(joules_a_step / seconds) : Json("not counted")},
       {"model_tflops", tokens * flop_per_token(o.config) * 1e-12},
       {"loss", loss},
       {"memory", memory},

@@ -68,7 +68,7 @@ TEST(Check, RefusesSizesThatAreSurelyMistakes) {
   expect_refused({"check", "--pattern", "*-", "--hidden-size", "1000000", "--seq-length", "1073741824"},
                  {"embedding.y would be [", "a size of the model or batch is too large"});
   expect_refused({"check", "--pattern", "[*E]", "--num-experts", "1000000"},
-                 {"--num-experts: 1000000 is out of range; it must be at most 65536"});
+                 {"1000000 experts in a layer (--num-experts), of at most 65536"});
 }
 
 TEST(Check, ReadsHuggingFaceModels) {

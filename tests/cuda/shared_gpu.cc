@@ -17,8 +17,8 @@ const int eager = setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 }  // namespace
 
 std::string why_no_shared_gpu() {
+  WEFT_CHECK(eager == 0, "CUDA_MODULE_LOADING cannot be set");
   try {
-    if (eager != 0) return "the environment cannot be set";
     const auto library = nccl::load(process_environment());
     if (library->version >= nccl::first_with_shared_gpus) return "";
     return fmt::format("NCCL {} ({}) does not let ranks share a GPU; 2.30 does (WEFT_NCCL names a file)",

@@ -1,4 +1,5 @@
-// Sessions over NCCL when a rank fails: its streams run empty, and nobody takes what is then in memory for a result.
+// Sessions over NCCL. When a rank fails, its streams run empty, and nobody takes what is then in memory for a result; and
+// what communicators hold is counted.
 #include <atomic>
 
 #include <fmt/format.h>

@@ -115,6 +115,9 @@ void check_config(const ModelConfig& c) {
   if (count(Symbol::experts) > 0) {
     const ExpertsSpec& e = c.experts;
     require(e.experts >= 1, fmt::format("the pattern has experts, but there are {} (--num-experts)", e.experts));
+    constexpr std::int64_t most_experts = 1 << 16;  // each has a name in memory; the largest models have some hundreds
+    require(e.experts <= most_experts,
+            fmt::format("{} experts in a layer (--num-experts), of at most {}", e.experts, most_experts));
     require(e.ffn >= 1, fmt::format("experts of width {} (--moe-ffn-hidden-size)", e.ffn));
     require(e.router.k >= 1 && e.router.k <= e.experts,
             fmt::format("{} of {} experts cannot be chosen (--moe-router-topk, --num-experts)", e.router.k, e.experts));

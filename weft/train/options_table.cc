@@ -160,7 +160,6 @@ void add_expert_flags(FlagTable& flags, ModelOptions& model) {
   flags.section("Experts");
   flags.add("--num-experts", model.num_experts, "N", "Experts of a layer E.")
       .at_least(1)
-      .limited_to(1 << 16)
       .standard("8 where the pattern has E");
   flags.add("--moe-ffn-hidden-size", model.moe_ffn_hidden_size, "N", "Inner width of an expert.")
       .at_least(1)

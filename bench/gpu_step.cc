@@ -165,7 +165,7 @@ void run(const std::string& name, const BenchOptions& options) {
   o.batch = batch;
   o.length = length;
   o.ranks.parallel = true;
-  o.ranks.overlap_updates = options.late_updates;
+  o.plan.overlap_updates = options.late_updates;
   o.adam.clip = options.clip;
   o.repeatable_attention = !options.fast_attention;
   o.logits_slice_bytes = std::int64_t{1} << 30;

@@ -103,7 +103,7 @@ void run_case(const std::string& kind, std::int64_t length, std::int64_t hidden,
   o.config = config_of(kind, hidden);
   o.length = length;
   o.threads = threads;
-  o.updates = false;
+  o.plan.kind = PlanKind::gradients;
   Session session(device, o);
   session.initialise_parameters(1);
   MicroBatch b;

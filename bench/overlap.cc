@@ -17,7 +17,7 @@
 #include "weft/comm/local/cluster.h"
 #include "weft/comm/mpi_world.h"
 #include "weft/device/cpu/device.h"
-#include "weft/plan/timeline.h"
+#include "weft/plan/draw/timeline.h"
 #include "weft/train/flags.h"
 #include "weft/train/record.h"
 #include "weft/train/session.h"
@@ -62,10 +62,10 @@ Measured measure(const std::string& network, World* mpi, int micro_batches, bool
     o.config.experts.router.k = 2;
     o.batch = 2;
     o.length = 256;
-    o.micro_batches = micro_batches;
+    o.plan.micro_batches = micro_batches;
     o.ranks.world = &world;
-    o.ranks.expert_ranks = 2;
-    o.ranks.weave = o.ranks.delay_weight_gradients = weave;
+    o.layout = Layout::of_data_and_experts(2, 2, world.rank());
+    o.plan.weave = o.plan.delay_weight_gradients = weave;
     o.ranks.parallel = true;
     Session session(device, o);
     session.initialise_parameters(1);

@@ -1,24 +1,26 @@
-// What it costs to know before you run: plan, check and estimate of 64 layers x 64 micro-batches x 8 ranks, woven, with
-// delayed weight gradients, on one thread. The goal is under a second for all of it.
+// What it costs to know before you run, on one thread, as two lines of JSON. All plans are woven, with delayed weight
+// gradients.
+//  - planning: plan, check and estimate, drawn, of 64 layers x 64 micro-batches x 8 ranks. The goal is under a second.
+//  - planning_stages: the same plan on 16,384 ranks, in 8 stages that differ by their transfers (tests/plan/stage_transfers.h):
+//    plan, check and estimate of all of them. The goal is under 10 seconds and 4 GiB.
 //
 //   ./run bench planning [LAYERS MICRO_BATCHES EXPERT_RANKS EXPERT_SHARDS]
-#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <map>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 
+#include "tests/plan/stage_transfers.h"
 #include "weft/device/null/device.h"
 #include "weft/execute/dry_run.h"
-#include "weft/model/builder.h"
-#include "weft/optim/adamw.h"
-#include "weft/plan/build.h"
-#include "weft/plan/check_ranks.h"
-#include "weft/plan/estimate.h"
-#include "weft/train/session.h"
+#include "weft/execute/step_plan.h"
+#include "weft/plan/check/check_ranks.h"
+#include "weft/plan/check/rank_classes.h"
+#include "weft/plan/simulate/estimate.h"
 
 namespace weft {
 namespace {
@@ -58,53 +60,94 @@ class Stopwatch {
   std::map<std::string, double>& seconds_;
 };
 
+StepOptions step_options(const Sizes& s, const Layout& layout) {
+  StepOptions options;
+  options.config = config_of(s);
+  options.module.precision.compute = DType::bf16;
+  options.module.length = 4096;
+  options.module.layout = layout;
+  options.plan.micro_batches = s.micro_batches;
+  options.plan.weave = options.plan.delay_weight_gradients = true;
+  return options;
+}
+
+void price_pieces(StepPlan& step) {
+  NullDevice device;
+  NullStream stream;
+  price(step.plan, step.module, [&](const Module& module, const Plan& plan, const Node& node) {
+    stream.reset();
+    dry_run(module, plan, node, device.operations(), stream);
+    return PieceCost{stream.total().flops, stream.total().bytes};
+  });
+}
+
+Cluster cluster(int ranks_per_node) {
+  Cluster c;
+  c.flops = 400e12;
+  c.bytes = 2e12;
+  c.ranks_per_node = ranks_per_node;
+  c.within = c.between = {20e-6, 50e9};
+  if (ranks_per_node > 0) c.within = {5e-6, 400e9};
+  return c;
+}
+
 struct Outcome {
   std::map<std::string, double> seconds;  // by part
-  std::size_t nodes = 0, buffers = 0, uses = 0, faults = 0, events = 0;
+  std::size_t nodes = 0, buffers = 0, uses = 0, faults = 0, events = 0, classes = 0;
   double share_hidden = 0, step = 0;
 };
 
 Outcome plan_once(const Sizes& s) {
   Outcome out;
   Stopwatch timed(out.seconds);
-  const GradientLayout layout{s.expert_ranks * s.expert_shards, s.expert_ranks, s.expert_shards};
-  const Module module = timed("module", [&] {
-    ModuleOptions options;
-    options.precision.compute = DType::bf16;
-    options.length = 4096;
-    options.expert_ranks = s.expert_ranks;
-    options.data_shards = layout.data_shards;
-    Module made = build_module(config_of(s), options);
-    add_updates(made, options.precision, {}, layout);
-    return made;
-  });
-  Plan plan = timed("plan", [&] {
-    PlanOptions options;
-    options.micro_batches = s.micro_batches;
-    options.weave = options.delay_weight_gradients = true;
-    return build_plan(module, options);
-  });
-  const MemoryPlan memory = timed("memory", [&] { return plan_memory(plan); });
-  out.faults = timed("check", [&] { return check_ranks(same_on_all_ranks(grid_of(layout), plan, memory)).size(); });
+  const int ranks = s.expert_ranks * s.expert_shards;
+  StepPlan step =
+      timed("plan", [&] { return plan_step(step_options(s, Layout::of_data_and_experts(ranks, s.expert_ranks))); });
+  out.faults = timed("check", [&] { return check_ranks(step.ranks()).size(); });
   const Overlap overlap = timed("estimate", [&] {
-    NullDevice device;
-    NullStream stream;
-    price(plan, module, [&](const Piece& piece, Phase phase) {
-      stream.reset();
-      dry_run(module, piece, phase, device.operations(), stream);
-      return PieceCost{stream.total().flops, stream.total().bytes};
-    });
-    const Timeline timeline =
-        estimate_timeline(plan, memory, static_cast<int>(layout.data_shards), {400e12, 2e12, 20e-6, 50e9, 2e-6});
+    price_pieces(step);
+    const Timeline timeline = estimate_timeline(step.ranks(), cluster(0));
     out.events = timeline.events.size();
     return sum_of(overlaps_of(timeline, Lane::exchange));
   });
-  out.nodes = plan.nodes.size();
-  out.buffers = plan.buffers.size();
-  out.uses = plan.uses.size();
+  out.nodes = step.plan.nodes.size();
+  out.buffers = step.plan.buffers.size();
+  out.uses = step.plan.uses.size();
   out.share_hidden = overlap.share_hidden();
-  out.step = overlap.span / static_cast<double>(layout.data_shards);
+  out.step = overlap.span / ranks;
   return out;
+}
+
+constexpr int stage_count = 8, ranks_per_stage = 2048, experts_over = 8;
+
+Outcome plan_stages(const Sizes& s) {
+  Outcome out;
+  Stopwatch timed(out.seconds);
+  const Layout layout = staged_layout(stage_count, ranks_per_stage, experts_over);
+  StepPlan step = timed("plan", [&] {
+    StepPlan made = plan_step(step_options(s, layout));
+    price_pieces(made);
+    return made;
+  });
+  const StagePlans stages = timed("stages", [&] { return make_stages(step.plan, layout); });
+  out.faults = timed("check", [&] { return check_ranks(stages.ranks).size(); });
+  if (out.faults > 0) return out;
+  const Estimate estimate = timed("estimate", [&] { return estimate_step(stages.ranks, cluster(8)); });
+  out.classes = RankClasses(stages.ranks).count();
+  for (const Plan& plan : stages.plans) {
+    out.nodes += plan.nodes.size();
+    out.buffers += plan.buffers.size();
+    out.uses += plan.uses.size();
+  }
+  out.share_hidden = estimate.exchange.share_hidden();
+  out.step = estimate.seconds;
+  return out;
+}
+
+double peak_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return 1024.0 * static_cast<double>(usage.ru_maxrss);
 }
 
 }  // namespace
@@ -115,20 +158,24 @@ int main(int argc, char** argv) {
   Sizes sizes;
   int* const fields[] = {&sizes.layers, &sizes.micro_batches, &sizes.expert_ranks, &sizes.expert_shards};
   for (int i = 1; i < argc && i <= 4; ++i) *fields[i - 1] = std::atoi(argv[i]);
+  const auto print = [&](const char* name, const Outcome& made, int ranks) {
+    fmt::print(
+        "{{\"bench\": \"{}\", \"layers\": {}, \"micro_batches\": {}, \"ranks\": {}, \"nodes\": {}, \"buffers\": {}, "
+        "\"uses\": {}, \"faults\": {}, \"share_hidden\": {:.3f}, \"step_estimated\": {:.3f}",
+        name, sizes.layers, sizes.micro_batches, ranks, made.nodes, made.buffers, made.uses, made.faults,
+        made.share_hidden, made.step);
+    for (const auto& [part, seconds] : made.seconds) fmt::print(", \"{}_seconds\": {:.3f}", part, seconds);
+  };
   Outcome best = plan_once(sizes);
   const double first = best.seconds.at("total");
   for (int i = 0; i < 4; ++i) {
     Outcome again = plan_once(sizes);
     if (again.seconds.at("total") < best.seconds.at("total")) best = std::move(again);
   }
-  fmt::print(
-      "{{\"bench\": \"planning\", \"layers\": {}, \"micro_batches\": {}, \"ranks\": {}, \"nodes_a_rank\": {}, "
-      "\"buffers\": {}, \"uses\": {}, \"events\": {}, \"faults\": {}, \"share_hidden\": {:.3f}, \"step_estimated\": "
-      "{:.3f}",
-      sizes.layers, sizes.micro_batches, sizes.expert_ranks * sizes.expert_shards, best.nodes, best.buffers, best.uses,
-      best.events, best.faults, best.share_hidden, best.step);
-  for (const char* part : {"module", "plan", "memory", "check", "estimate", "total"})
-    fmt::print(", \"{}_seconds\": {:.3f}", part, best.seconds.at(part));
-  fmt::print(", \"first_total_seconds\": {:.3f}}}\n", first);
-  return best.faults == 0 ? 0 : 1;
+  print("planning", best, sizes.expert_ranks * sizes.expert_shards);
+  fmt::print(", \"events\": {}, \"first_total_seconds\": {:.3f}}}\n", best.events, first);
+  const Outcome stages = plan_stages(sizes);
+  print("planning_stages", stages, stage_count * ranks_per_stage);
+  fmt::print(", \"classes\": {}, \"peak_gib\": {:.2f}}}\n", stages.classes, peak_bytes() / (1 << 30));
+  return best.faults == 0 && stages.faults == 0 ? 0 : 1;
 }

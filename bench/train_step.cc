@@ -15,7 +15,7 @@
 #include "weft/device/null/device.h"
 #include "weft/device/operations.h"
 #include "weft/execute/dry_run.h"
-#include "weft/plan/estimate.h"
+#include "weft/plan/simulate/estimate.h"
 #include "weft/train/flags.h"
 #include "weft/train/session.h"
 

@@ -31,14 +31,8 @@ namespace {
 std::vector<std::string> lacking(const Device& device, const TrainOptions& options) {
   const ModelConfig config = run_config(options);
   const SessionOptions session = session_options(options, config);
-  Module module = build_module(config, module_options(session));
-  add_updates(module, session.precision, session.adam);
-  UsedOperations used;
-  for (const auto* pieces : {&module.pieces, &module.updates})
-    for (const Piece& piece : *pieces)
-      for (int phase = 0; phase < phase_count; ++phase)
-        dry_run(module, piece, static_cast<Phase>(phase), UsedOperations::table(), used);
-  return missing_operations(device.operations(), used.names());
+  const StepPlan step = plan_step(training_step(session));
+  return missing_operations(step.module, step.plan, device);
 }
 
 }  // namespace
@@ -57,11 +51,11 @@ std::string choose_device(const TrainOptions& options, std::string& why) {
   return "cpu";
 }
 
-Pricer counting_pricer(const Module& module) {
-  return [&module, device = std::make_shared<NullDevice>(), stream = std::make_shared<NullStream>()](const Piece& piece,
-                                                                                                     Phase phase) {
+Pricer counting_pricer() {
+  return [device = std::make_shared<NullDevice>(), stream = std::make_shared<NullStream>()](
+             const Module& module, const Plan& plan, const Node& node) {
     stream->reset();
-    dry_run(module, piece, phase, device->operations(), *stream);
+    dry_run(module, plan, node, device->operations(), *stream);
     return PieceCost{stream->total().flops, stream->total().bytes};
   };
 }

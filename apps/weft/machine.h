@@ -5,7 +5,7 @@
 #include <string>
 
 #include "weft/device/device.h"
-#include "weft/plan/estimate.h"
+#include "weft/plan/simulate/estimate.h"
 #include "weft/train/options.h"
 
 namespace weft {
@@ -19,6 +19,6 @@ int ranks_on_device(const std::string& name, int ranks_here);
 // passed over, `why` says so.
 std::string choose_device(const TrainOptions& options, std::string& why);
 // Prices pieces by a dry run on the device that counts.
-Pricer counting_pricer(const Module& module);
+Pricer counting_pricer();
 
 }  // namespace weft

@@ -11,6 +11,7 @@
 #include "apps/weft/commands.h"
 #include "weft/base/error.h"
 #include "weft/base/text.h"
+#include "weft/train/options_fields.h"
 
 namespace {
 
@@ -62,10 +63,10 @@ int main(int argc, char** argv) {
     flush_output();
     return code;
   } catch (const weft::UserError& e) {
-    fmt::print(stderr, "weft: {}\n", e.what());
+    fmt::print(stderr, "weft: {}\n", weft::with_flags(e.what()));
     return 2;
   } catch (const std::exception& e) {
-    fmt::print(stderr, "weft: {}\n", e.what());
+    fmt::print(stderr, "weft: {}\n", weft::with_flags(e.what()));
     return 1;
   }
 }

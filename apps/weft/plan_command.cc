@@ -1,4 +1,6 @@
 // `weft plan` and `weft check`: what a configuration would do, before anything runs.
+#include <algorithm>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -11,14 +13,12 @@
 #include "weft/base/json.h"
 #include "weft/base/text.h"
 #include "weft/checkpoint/hugging_face.h"
-#include "weft/optim/adamw.h"
-#include "weft/plan/build.h"
-#include "weft/plan/check_ranks.h"
-#include "weft/plan/estimate.h"
-#include "weft/plan/memory.h"
-#include "weft/plan/perfetto.h"
+#include "weft/execute/step_plan.h"
+#include "weft/plan/check/check_ranks.h"
+#include "weft/plan/draw/perfetto.h"
+#include "weft/plan/draw/timeline_page.h"
+#include "weft/plan/simulate/estimate.h"
 #include "weft/plan/text.h"
-#include "weft/plan/timeline_page.h"
 #include "weft/train/data_source.h"
 #include "weft/train/options.h"
 #include "weft/train/report.h"
@@ -28,34 +28,23 @@ namespace weft {
 
 namespace {
 
-// A configuration, planned on paper: no weights, no data, any size.
-struct PaperPlan {
+// A configuration, planned without running it: no weights, no data, any size.
+struct PlannedStep {
   ModelConfig config;
-  Module module;
-  Plan plan;
-  MemoryPlan memory;
+  StepPlan step;
   std::vector<PlanFault> faults;  // of all ranks
 };
 
-PaperPlan plan_on_paper(const TrainOptions& options) {
-  PaperPlan paper;
-  paper.config = run_config(options);
-  const SessionOptions s = session_options(options, paper.config);
-  ModuleOptions shape = module_options(s);
-  shape.data_shards = options.layout.ranks;
-  paper.module = build_module(paper.config, shape);
-  GradientLayout layout{options.layout.ranks, s.ranks.expert_ranks, options.layout.ranks / s.ranks.expert_ranks};
-  add_updates(paper.module, s.precision, s.adam, layout);
-  paper.plan = build_plan(paper.module, plan_options(s));
-  paper.plan.pattern = paper.config.pattern;
-  price(paper.plan, paper.module, counting_pricer(paper.module));
-  paper.memory = plan_memory(paper.plan);
-  paper.faults = check_ranks(same_on_all_ranks(grid_of(layout), paper.plan, paper.memory));
-  return paper;
+PlannedStep planned_step(const TrainOptions& options) {
+  PlannedStep planned;
+  planned.config = run_config(options);
+  planned.step = plan_step(training_step(session_options(options, planned.config)), counting_pricer());
+  planned.faults = check_ranks(planned.step.ranks());
+  return planned;
 }
 
-ParameterCount parameters_of(const PaperPlan& paper, const TrainOptions& options) {
-  return count_parameters(paper.module, paper.config.experts.experts, paper.config.experts.router.k,
+ParameterCount parameters_of(const PlannedStep& planned, const TrainOptions& options) {
+  return count_parameters(planned.step.module, planned.config.experts.experts, planned.config.experts.router.k,
                           options.layout.expert_model_parallel_size);
 }
 
@@ -63,7 +52,7 @@ ParameterCount parameters_of(const PaperPlan& paper, const TrainOptions& options
 struct Output {
   bool json = false;
   std::string html;
-  MachineRates rates;
+  Cluster cluster;
 };
 bool parse(const char* program, const char* summary, std::span<const std::string> words, TrainOptions& options,
            Output& output) {
@@ -74,22 +63,38 @@ bool parse(const char* program, const char* summary, std::span<const std::string
   if (draws)
     flags.add("--html", output.html, "FILE",
               "Writes a page that draws lanes, exchange and memory over estimated time.");
-  flags.section("The machine that times are estimated for");
-  flags.add("--estimate-flops", output.rates.flops, "X", "FLOPs a second, of a rank.").above(0);
-  flags.add("--estimate-memory-bandwidth", output.rates.bytes, "X", "Bytes a second, of a rank.").above(0);
-  flags.add("--estimate-network-bandwidth", output.rates.bandwidth, "X", "Bytes a second that a rank sends.").above(0);
-  flags.add("--estimate-network-latency", output.rates.latency, "X", "Seconds, of a transfer between ranks.")
+  flags.section("The machines that times are estimated for");
+  Cluster& cluster = output.cluster;
+  std::int64_t ranks_per_node = 0;
+  flags.add("--estimate-flops", cluster.flops, "X", "FLOPs a second, of a rank.").above(0);
+  flags.add("--estimate-memory-bandwidth", cluster.bytes, "X", "Bytes a second, of a rank.").above(0);
+  flags.add("--estimate-network-bandwidth", cluster.between.bandwidth, "X", "Bytes a second that a rank sends.")
+      .above(0);
+  flags.add("--estimate-network-latency", cluster.between.latency, "X", "Seconds, of a transfer between ranks.")
+      .at_least(0);
+  flags.add("--estimate-ranks-per-node", ranks_per_node, "N", "Ranks that share a machine. 0: all share one.")
+      .at_least(0);
+  flags
+      .add("--estimate-node-bandwidth", cluster.within.bandwidth, "X",
+           "Bytes a second that a rank sends to ranks of its machine. Unless given, as over the network.")
+      .above(0);
+  flags
+      .add("--estimate-node-latency", cluster.within.latency, "X",
+           "Seconds, of a transfer between ranks of one machine. Unless given, as over the network.")
       .at_least(0);
   add_train_flags(flags, options);
   Launch launch;
   parse_train_options(flags, options, words, [&]() -> std::int64_t {
-    if (flags.is_set("--ranks")) return 1;  // a plan on paper, wherever this runs
+    if (flags.is_set("--ranks")) return 1;  // planned for that many, wherever this runs
     launch = this_launch(options.layout);
     return launch.size;
   });
   if (flags.help_wanted()) fmt::print("{}", flags.help());
   for (const std::string& name : options.explain) fmt::print("{}\n", flags.explain(name));
   if (flags.help_wanted() || !options.explain.empty()) return false;
+  cluster.ranks_per_node = static_cast<int>(std::min<std::int64_t>(ranks_per_node, options.layout.ranks));
+  if (!flags.is_set("--estimate-node-bandwidth")) cluster.within.bandwidth = cluster.between.bandwidth;
+  if (!flags.is_set("--estimate-node-latency")) cluster.within.latency = cluster.between.latency;
   if (launch.rank != 0) return false;  // all processes of a launcher would say the same
   require_folder_of("--html", output.html);
   require_folder_of("--trace", options.execution.trace);
@@ -110,24 +115,24 @@ int run_plan_command(std::span<const std::string> words) {
   if (!parse("weft plan", "Prints the plan of a training step: every node, what it reads, writes and adds to.", words,
              options, output))
     return 0;
-  const PaperPlan paper = plan_on_paper(options);
-  if (!paper.faults.empty()) throw_faults("the plan of all ranks", paper.faults);
+  const PlannedStep planned = planned_step(options);
+  if (!planned.faults.empty()) throw_faults("the plan of all ranks", planned.faults);
   if (!output.html.empty() || !options.execution.trace.empty()) {
-    Timeline timeline =
-        estimate_timeline(paper.plan, paper.memory, static_cast<int>(options.layout.ranks), output.rates);
+    Timeline timeline = estimate_timeline(planned.step.ranks(), output.cluster);
     timeline.title = "weft plan: estimate of a step";
-    timeline.about = about_text(options, paper.config.pattern, parameters_of(paper, options).all);
+    timeline.about = about_text(options, planned.config.pattern, parameters_of(planned, options).all);
     if (!output.html.empty()) write_file_atomically(output.html, timeline_page(timeline, nullptr));
     if (!options.execution.trace.empty()) write_file_atomically(options.execution.trace, perfetto_trace(timeline));
     if (!output.json) {
-      fmt::print("{} nodes a rank; {}, {}\n", paper.plan.nodes.size(), step_text(timeline), timeline.times);
+      fmt::print("{} nodes a rank; {}, {}\n", planned.step.plan.nodes.size(),
+                 step_text(estimate_step(planned.step.ranks(), output.cluster)), timeline.times);
       return 0;
     }
   }
   if (output.json) {
-    fmt::print("{}\n", to_json(paper.plan, paper.memory).dump());
+    fmt::print("{}\n", to_json(planned.step.plan, planned.step.memory).dump());
   } else {
-    fmt::print("{}", to_text(paper.plan, paper.memory));
+    fmt::print("{}", to_text(planned.step.plan, planned.step.memory));
   }
   return 0;
 }
@@ -138,31 +143,32 @@ int run_check_command(std::span<const std::string> words) {
   if (!parse("weft check", "Builds and checks the plan; says parameters, peak memory and work before anything runs.",
              words, options, output))
     return 0;
-  const PaperPlan paper = plan_on_paper(options);
+  const PlannedStep planned = planned_step(options);
   PlanReport report;
-  report.pattern = paper.config.pattern;
-  report.parameters = parameters_of(paper, options);
+  report.pattern = planned.config.pattern;
+  report.parameters = parameters_of(planned, options);
   report.ranks = options.layout.ranks;
-  report.nodes = paper.plan.nodes.size();
-  report.memory = paper.memory;
-  report.flops = total_flops(paper.plan);
+  report.nodes = planned.step.plan.nodes.size();
+  report.memory = planned.step.memory;
+  report.flops = total_flops(planned.step.plan);
   report.tokens = options.batch.global_batch_size * options.batch.seq_length;
-  const Timeline estimate = estimate_timeline(paper.plan, paper.memory, 1, output.rates);  // ranks do the same
-  report.estimate = &estimate;
+  Estimate estimate;
+  if (planned.faults.empty()) estimate = estimate_step(planned.step.ranks(), output.cluster);
+  report.estimate = planned.faults.empty() ? &estimate : nullptr;
   if (!output.json) {
     fmt::print("{}\n", to_text(report));
-    if (!paper.faults.empty()) throw_faults("the plan of all ranks", paper.faults);
+    if (!planned.faults.empty()) throw_faults("the plan of all ranks", planned.faults);
     return 0;
   }
   Json faults = Json::array();
-  for (const PlanFault& fault : paper.faults) {
+  for (const PlanFault& fault : planned.faults) {
     Json nodes = Json::array(), ranks = Json::array();
     for (NodeId node : fault.nodes) nodes.push_back(node.value);
     for (RankId rank : fault.ranks) ranks.push_back(rank.value);
     faults.push_back({{"message", fault.message}, {"nodes", nodes}, {"ranks", ranks}});
   }
-  const MemoryPlan& m = paper.memory;
-  const Overlap exchange = overlap_of(estimate, 0, Lane::exchange);
+  const MemoryPlan& m = planned.step.memory;
+  const Cluster& cluster = output.cluster;
   const Json result = {
       {"pattern", report.pattern},
       {"parameters", report.parameters.all},
@@ -178,18 +184,23 @@ int run_check_command(std::span<const std::string> words) {
         {"activations", m.activations},
         {"step", m.step}}},
       {"estimate",
-       {{"step_seconds", range_of(estimate).length()},
-        {"exchange_seconds", exchange.communication},
-        {"exchange_hidden_seconds", exchange.hidden},
-        {"flops", output.rates.flops},
-        {"memory_bandwidth", output.rates.bytes},
-        {"network_bandwidth", output.rates.bandwidth},
-        {"network_latency", output.rates.latency}}},
+       {{"step_seconds", estimate.seconds},
+        {"exchange_seconds", estimate.exchange.communication},
+        {"exchange_hidden_seconds", estimate.exchange.hidden},
+        {"communication_seconds", estimate.all.communication},
+        {"communication_hidden_seconds", estimate.all.hidden},
+        {"flops", cluster.flops},
+        {"memory_bandwidth", cluster.bytes},
+        {"network_bandwidth", cluster.between.bandwidth},
+        {"network_latency", cluster.between.latency},
+        {"ranks_per_node", cluster.ranks_per_node},
+        {"node_bandwidth", cluster.within.bandwidth},
+        {"node_latency", cluster.within.latency}}},
       {"ranks", report.ranks},
       {"faults", faults},
   };
   fmt::print("{}\n", result.dump());
-  return paper.faults.empty() ? 0 : 1;
+  return planned.faults.empty() ? 0 : 1;
 }
 
 }  // namespace weft

@@ -14,6 +14,7 @@
 #include "weft/comm/nccl_world.h"
 #include "weft/comm/neighbours.h"
 #include "weft/comm/tcp_world.h"
+#include "weft/train/options_fields.h"
 
 namespace weft {
 
@@ -25,14 +26,14 @@ int run_launched(const Launch& launch, double timeout, const std::function<int(W
   try {
     return body(*world);
   } catch (const PeerError& e) {  // that rank says it itself; this is for when it cannot
-    fmt::print(stderr, "weft: rank {}: {}\n", launch.rank, e.what());
+    fmt::print(stderr, "weft: rank {}: {}\n", launch.rank, with_flags(e.what()));
     return 1;
   } catch (const UserError& e) {  // the same on every rank
-    if (launch.rank == 0) fmt::print(stderr, "weft: {}\n", e.what());
+    if (launch.rank == 0) fmt::print(stderr, "weft: {}\n", with_flags(e.what()));
     world->abort(e.what());
     return 2;
   } catch (const std::exception& e) {
-    fmt::print(stderr, "weft: rank {}: {}\n", launch.rank, e.what());
+    fmt::print(stderr, "weft: rank {}: {}\n", launch.rank, with_flags(e.what()));
     world->abort(e.what());
     return 1;
   }
@@ -75,7 +76,7 @@ int run_ranks(const TrainOptions& options, const Launch& launch, const std::stri
     RankPlace at{world, *own,
                  ranks_on_device(device, static_cast<int>(std::max<std::int64_t>(1, options.layout.ranks)))};
     if (launch.size > 1) {
-      const Neighbours found = meet_neighbours(*world, *own);
+      const Neighbours found = find_neighbours(*world, *own);
       at.ranks_on_device = found.on_device;
       at.cores = found.cores;
     }

@@ -46,7 +46,7 @@ int run_train_command(std::span<const std::string> words) {
     TrainOptions own = options;
     if (own.execution.threads == 0) own.execution.threads = place.cores;
     if (launch.size > 1) require_same_options(*place.world, flags);
-    return train(own, {place.device, counting_pricer, stdout, place.world, place.ranks_on_device});
+    return train(own, {place.device, counting_pricer(), stdout, place.world, place.ranks_on_device});
   });
 }
 

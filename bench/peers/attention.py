@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Causal attention of PyTorch on one GPU, forward and backward, in its modes; the cases of bench_gpu_kernels.
+"""Causal attention of PyTorch on one GPU, forward and backward, in each of its modes, on the shapes of bench_gpu_kernels.
 
   python3 bench/peers/attention.py
 
-Needs torch only. One JSON line a mode and shape. 256 MiB are written before every round, so that the L2 cache is cold;
+Needs torch only. Prints one JSON line per mode and shape. 256 MiB are written before every round, so that the L2 cache is cold;
 medians. FLOP: causal, 2 b h l l d forward, 2.5 times that backward.
 
 Modes. PyTorch never asks cuDNN for its deterministic backward: under torch.use_deterministic_algorithms(True) it
 declines cuDNN ("cuDNN SDPA is not deterministic", sdp_utils.cpp), and with warn_only=True it runs the same backward as
-without. What it has that is deterministic is its flash attention. So
+without. Its deterministic backward is that of flash attention. So
   cudnn         the cuDNN backend as it is: compare with our --attention-backward fastest;
   deterministic the fastest that PyTorch has under use_deterministic_algorithms(True): compare with our default.
-"repeats" says whether the gradients of five runs have the same bits.
+"repeats" tells whether the gradients of five runs have the same bits.
 """
 import json
 import statistics

@@ -88,7 +88,7 @@ TEST(CommandLine, BadNumbersAndChoices) {
 TEST(CommandLine, EmptyValuesAreNotTheDefault) {
   for (const char* flag : {"--pattern", "--text", "--hf", "--save-hf", "--metrics", "--data-path", "--device",
                            "--split", "--timeline", "--config", "--hidden-size"})
-    expect_refused({"train", flag, ""}, {std::string(flag) + ": the value is empty; leave the flag out instead"});
+    expect_refused({"train", flag, ""}, {std::string(flag) + ": the value is empty; drop the flag instead"});
   expect_refused({"probe", "--hf", ""}, {"--hf: the value is empty"});
   expect_refused({"convert", "--in", ""}, {"--in: the value is empty"});
 }
@@ -101,10 +101,10 @@ TEST(CommandLine, ContradictoryFlags) {
   expect_refused({"train", "--mock-data", "--stories", "1000"},
                  {"--mock-data, --stories: more than one source of data; keep one"});
   expect_refused({"train", "--train-iters", "3", "--train-samples", "400"},
-                 {"--train-iters 3: contradicts --train-samples 400; keep one of the two"});
+                 {"--train-iters 3: contradicts --train-samples 400; drop one of the two"});
   expect_refused({"train", "--min-lr", "1", "--lr", "0.1"}, {"--min-lr 1: is above --lr 0.1; lower it"});
   expect_refused({"train", "--hf", golden("llama"), "--hidden-size", "32"},
-                 {"--hidden-size 32: the model is that of --hf ", "; leave the flag out"});
+                 {"--hidden-size 32: --hf ", " already decides the model; drop the flag"});
   expect_refused({"train", "--fp16"}, {"--fp16: Weft does not train in fp16", "use --bf16"});
   expect_refused({"probe", "--hf", golden("llama"), "--tokens", golden("llama/golden.safetensors"), "--trajectory",
                   "--out", "x.safetensors"},
@@ -181,13 +181,13 @@ TEST_F(Toml, MistakesAreShownInTheirPlace) {
   expect_refused({"train", "--config", written("hidden-size = 32\n\nhiden-size = 64\n")},
                  {file_ + ":3:1: unknown key hiden-size; did you mean --hidden-size?\n  hiden-size = 64\n  ^\n"});
   expect_refused({"train", "--config", written("hidden-size = \"wide\"\n")},
-                 {file_ + ":1:15: --hidden-size: wants a whole number, got the text 'wide'\n"});
+                 {file_ + ":1:15: --hidden-size: must be a whole number, not the text 'wide'\n"});
   expect_refused({"train", "--config", written("hidden-size = 0\n")},
                  {file_ + ":1:15: --hidden-size: 0 is out of range; it must be at least 1\n"});
   expect_refused({"train", "--config", written("config = \"other.toml\"\n")},
-                 {file_ + ":1:1: config stands only on the command line, not in a file\n"});
+                 {file_ + ":1:1: config is allowed only on the command line, not in a file\n"});
   expect_refused({"train", "--config", written("lr = 1979-05-27\n")},
-                 {file_ + ":1:6: lr: a value is a text, a number"});
+                 {file_ + ":1:6: lr: a value must be a text, a number"});
   expect_refused({"train", "--config", folder_.file("none.toml")}, {"none.toml", "No such file or directory"});
   EXPECT_EQ(folder_.entries(), 1u);
 }

@@ -48,13 +48,13 @@ class DataFiles : public ::testing::Test {
 TEST_F(DataFiles, DamagedIndex) {
   const std::string idx = bad_ + ".idx";
   expect_bad("X" + index_.substr(1), tokens_, {idx + " does not begin with \"MMIDIDX\": it is not the index of"});
-  expect_bad("", tokens_, {idx + " is truncated: 0 bytes, the header alone has 34"});
-  expect_bad(index_.substr(0, 20), tokens_, {idx + " is truncated: 20 bytes, the header alone has 34"});
+  expect_bad("", tokens_, {idx + " is truncated: it has 0 bytes, and the header alone takes 34"});
+  expect_bad(index_.substr(0, 20), tokens_, {idx + " is truncated: it has 20 bytes, and the header alone takes 34"});
   expect_bad(index_.substr(0, index_.size() - 8), tokens_,
              {idx + " is truncated: ", "document boundaries it announces"});
-  expect_bad(index_ + "extra", tokens_, {idx + " has 5 bytes behind its arrays"});
-  expect_bad(with<std::uint64_t>(index_, version_at, 2), tokens_, {idx + " has version 2; only version 1 is known"});
-  expect_bad(with<std::uint8_t>(index_, type_at, 6), tokens_, {idx + " holds float64 (type code 6): not tokens"});
+  expect_bad(index_ + "extra", tokens_, {idx + " has 5 bytes after its arrays"});
+  expect_bad(with<std::uint64_t>(index_, version_at, 2), tokens_, {idx + " has version 2; Weft reads version 1"});
+  expect_bad(with<std::uint8_t>(index_, type_at, 6), tokens_, {idx + " holds float64 (type code 6), not tokens"});
   expect_bad(with<std::uint8_t>(index_, type_at, 9), tokens_, {idx + " has the unknown type code 9"});
 }
 
@@ -63,7 +63,7 @@ TEST_F(DataFiles, CountsThatDoNotMatch) {
   const auto sequences = at<std::uint64_t>(index_, sequences_at), boundaries = at<std::uint64_t>(index_, boundaries_at);
   expect_bad(with<std::uint64_t>(index_, sequences_at, sequences + 1), tokens_, {idx + " is truncated: "});
   expect_bad(with<std::uint64_t>(index_, sequences_at, ~std::uint64_t{0} / 12 + 1), tokens_, {idx + " is truncated: "});
-  expect_bad(with<std::uint64_t>(index_, boundaries_at, boundaries - 1), tokens_, {idx + " has 8 bytes behind"});
+  expect_bad(with<std::uint64_t>(index_, boundaries_at, boundaries - 1), tokens_, {idx + " has 8 bytes after"});
   expect_bad(with<std::int32_t>(index_, lengths_at, -3), tokens_, {idx + ": sequence 0 has length -3"});
   const auto length = at<std::int32_t>(index_, lengths_at);
   expect_bad(with<std::int32_t>(index_, lengths_at, length + 1), tokens_, {idx + ": sequence 1 starts at byte "});

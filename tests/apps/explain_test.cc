@@ -31,7 +31,8 @@ TEST(ExplainPattern, DrawsWithoutIt) {
 }
 
 TEST(ExplainPattern, PointsAtTheMistake) {
-  expect_refused({"pattern", "M[*"}, {"bad pattern: '[' opens a group that no ']' closes\n  M[*\n   ^\n"});
+  expect_refused({"pattern", "M[*"},
+                 {"bad pattern: '[' without ']': put ']' after the group's last symbol\n  M[*\n   ^\n"});
   expect_refused({"pattern", "M*]"}, {"bad pattern: ", "\n  M*]\n    ^\n"});
   expect_refused({"pattern", "M[]"}, {"bad pattern: ", "\n  M[]\n    ^\n"});
   expect_refused({"pattern", "[*[E]]"}, {"bad pattern: ", "\n  [*[E]]\n    ^\n"});
@@ -40,7 +41,7 @@ TEST(ExplainPattern, PointsAtTheMistake) {
   expect_refused({"pattern", "M*X-"}, {"bad pattern: ", "\n  M*X-\n    ^\n"});
   expect_refused({"pattern", "M/[*E]/[*-]"}, {"bad pattern: ", "\n  M/[*E]/[*-]\n"});
   expect_refused({"pattern", "*+"}, {"bad pattern: ", "\n  *+\n   ^\n"});
-  expect_refused({"pattern", "*|*|*", "--pp", "2"}, {"3 segments do not spread over 2 pipeline ranks"});
+  expect_refused({"pattern", "*|*|*", "--pp", "2"}, {"3 segments cannot be spread over 2 pipeline ranks"});
   expect_refused({"pattern", "***", "--pp", "2"}, {"3 layers do not divide over 2 pipeline ranks", "\n  ***\n    ^\n"});
   expect_refused({"pattern"}, {"PATTERN is missing; usage: weft pattern PATTERN [flags]"});
   expect_refused({"pattern", "*", "README.md"}, {"unexpected argument 'README.md'", "put it in single quotes"});
@@ -48,8 +49,8 @@ TEST(ExplainPattern, PointsAtTheMistake) {
 
 TEST(ExplainPattern, PointsAtTheMistakeWhereTrainingStarts) {
   expect_refused({"train", "--pattern", "M[*"},
-                 {"the configuration has a problem:\n  - --pattern: bad pattern: '[' opens a group that no ']' "
-                  "closes\n      M[*\n       ^\n"});
+                 {"the configuration has a problem:\n  - --pattern: bad pattern: '[' without ']': put ']' "
+                  "after the group's last symbol\n      M[*\n       ^\n"});
 }
 
 TEST(ExplainGrid, PrintsJson) {

@@ -68,7 +68,7 @@ TEST(Check, RefusesSizesThatAreSurelyMistakes) {
   expect_refused({"check", "--pattern", "*-", "--hidden-size", "1000000", "--seq-length", "1073741824"},
                  {"embedding.y would be [", "a size of the model or batch is too large"});
   expect_refused({"check", "--pattern", "[*E]", "--num-experts", "1000000"},
-                 {"1000000 experts in a layer (--num-experts), of at most 65536"});
+                 {"--num-experts 1000000: a layer can have at most 65536"});
 }
 
 TEST(Check, ReadsHuggingFaceModels) {
@@ -135,14 +135,15 @@ TEST(Sizes, MustDivide) {
   expect_refused(check + Words{"--num-query-groups", "3"},
                  {"--num-query-groups 3: must divide --num-attention-heads 4; use a divisor of it"});
   expect_refused(check + Words{"--moe-router-topk", "9"},
-                 {"--moe-router-topk 9: must not exceed --num-experts 8; choose fewer, or have more experts"});
+                 {"--moe-router-topk 9: must not exceed --num-experts 8; lower it, or use more experts"});
   expect_refused(check + Words{"--moe-router-topk", "1"}, {"--moe-router-topk 1: ", "add --moe-router-pre-softmax"});
   expect_refused(check + Words{"--moe-router-num-groups", "3", "--moe-router-group-topk", "2"},
                  {"--moe-router-num-groups 3: must divide --num-experts 8"});
   expect_refused(check + Words{"--micro-batch-size", "4", "--global-batch-size", "6"},
                  {"--global-batch-size 6: must be a multiple of --micro-batch-size x data-parallel ranks = 4 x 1 = 4; "
                   "use 4 or 8"});
-  expect_refused(check + Words{"--kv-channels", "7"}, {"--rotary-percent 1: 7 of the 7 elements of a head would turn"});
+  expect_refused(check + Words{"--kv-channels", "7"},
+                 {"--rotary-percent 1: 7 of the 7 elements of a head would rotate"});
   expect_refused(check + Words{"--max-position-embeddings", "8"},
                  {"--max-position-embeddings 8: is below --seq-length 16; raise it"});
   expect_refused(check + Words{"--num-layers", "7"}, {"--num-layers 7: the pattern '[*E]' has 2 symbols in 1 layers"});
@@ -166,7 +167,7 @@ TEST(Sizes, ExpertsDivideOverRanksWhereverTheModelComesFrom) {
 TEST(Layouts, ThatAreNotSpreadYet) {
   expect_refused({"check", "--mtp-num-layers", "1"}, {"--mtp-num-layers"});
   expect_refused({"check", "--ranks", "2", "--tensor-model-parallel-size", "2"},
-                 {"--tensor-model-parallel-size 2: ", "yet", "leave it out"});
+                 {"--tensor-model-parallel-size 2: not supported yet: only 1"});
 }
 
 TEST(Explain, WorksInEveryCommandThatTakesTheFlags) {

@@ -62,11 +62,11 @@ TEST_F(MpiFaults, AnErrorNamesRankAndNodeOnAllRanks) {
 }
 
 TEST_F(MpiFaults, AStallSaysWhereEveryRankStands) {
-  expect_ends("stall@20:1", {"Where the ranks stand", "rank 0", "rank 1"});
+  expect_ends("stall@20:1", {"What each rank is doing", "rank 0", "rank 1"});
 }
 
 TEST_F(MpiFaults, AKilledRankEndsTheOthersWithTheirPlaces) {
-  expect_ends("kill@20:1", {"rank 0 is told to stop", "It stood at: "});
+  expect_ends("kill@20:1", {"rank 0 got SIGTERM", "It was at: "});
 }
 
 TEST_F(MpiFaults, WrongCountsNameBothSides) {

@@ -46,10 +46,12 @@ TEST(Plan, SaysWhereTheWeaveHasNothingToDo) {
     const Outcome one = run_weft(command + spread);
     EXPECT_EQ(one.code, 0) << one.err;
     EXPECT_EQ(one.err,
-              "note: --overlap-moe-expert-parallel-comm weaves nothing: a step has one micro-batch and so no pair; use "
-              "--global-batch-size 8 or more\n");
+              "note: --overlap-moe-expert-parallel-comm has no effect: a step has only one micro-batch, so there is no "
+              "pair to "
+              "weave; use --global-batch-size 8 or more\n");
     expect_done(command + spread + Words{"--global-batch-size", "8"});
-    EXPECT_THAT(run_weft(command + run).err, HasSubstr("hides nothing: no tokens are exchanged with"));
+    EXPECT_THAT(run_weft(command + run).err,
+                HasSubstr("has no effect: with --expert-model-parallel-size 1 no tokens are exchanged"));
   }
 }
 
@@ -57,7 +59,7 @@ TEST(Plan, NamesTheMachineOfTheEstimate) {
   const TemporaryFolder folder;
   const Words page = {"--html", folder.file("plan.html")};
   const std::string machine =
-      "estimated for 100.0 GFLOP/s, 10.0 GB/s of memory, 2.0 GB/s and 20 us between ranks, 2 us a node";
+      "estimated for 100.0 GFLOP/s, 10.0 GB/s of memory, 2.0 GB/s and 20 us between ranks, 2 us per node";
   // One rank exchanges nothing, so that no share of it is hidden.
   const std::string alone = expect_done(Words{"plan"} + tiny_model + page);
   EXPECT_THAT(alone, MatchesRegex("[0-9]+ nodes a rank; step [0-9.]+ ms, " + machine + "\n"));

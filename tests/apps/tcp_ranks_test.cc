@@ -83,8 +83,8 @@ TEST(TcpRanks, StartedByHand) {
     processes.start(Words{program} + small_run + Words{"--rank", rank, "--world-size", "2"},
                     {{"MASTER_ADDR", "localhost"}, {"MASTER_PORT", std::to_string(port)}});
   for (const EndedProcess& each : processes.wait()) EXPECT_EQ(each.code, 0) << each.output;
-  expect_refused(small_run + Words{"--rank", "0", "--world-size", "2"}, {"set MASTER_ADDR"});
-  expect_refused(small_run + Words{"--rank", "0"}, {"--rank needs --world-size beside it"});
+  expect_refused(small_run + Words{"--rank", "0", "--world-size", "2"}, {"MASTER_ADDR is not set"});
+  expect_refused(small_run + Words{"--rank", "0"}, {"--rank also needs --world-size"});
 }
 
 }  // namespace

@@ -208,7 +208,7 @@ TEST_F(Train, FromAHuggingFaceModel) {
 
 TEST_F(Train, FeedsALoadedModelNoBytesUnlessAskedTo) {
   const Words run = {"train", "--hf", golden("llama"), "--stories", "20000", "--seq-length", "8", "--train-iters", "1"};
-  expect_refused(run, {"--hf " + golden("llama") + ": stories would be read a byte a token", "Use --data-path"});
+  expect_refused(run, {"--hf " + golden("llama") + ": stories would be read as one token per byte", "Use --data-path"});
 }
 
 TEST_F(Train, ANumberThatIsNoneStopsTheRun) {
@@ -346,7 +346,7 @@ TEST_F(Train, RefusesWhatItCouldNotShowOrHold) {
   for (const char* flag : {"--trace", "--timeline"})
     expect_refused(Words{"train"} + tiny_run + Words{"--executor", "serial", flag, "step.out"},
                    {flag, "shows lanes at work, and the serial executor has none; use --executor parallel"});
-  expect_refused({"train", "--inject-fault", "boom@1:0"}, {"--inject-fault 'boom@1:0' is not KIND@NODE:RANK"});
+  expect_refused({"train", "--inject-fault", "boom@1:0"}, {"--inject-fault 'boom@1:0': not KIND@NODE:RANK"});
   const Words mixtral = {"train", "--hf", golden("mixtral"), "--mock-data"};
   expect_refused(mixtral + Words{"--seq-length", "100000"},
                  {"--seq-length 100000: the model in", "is made for at most", "max_position_embeddings"});
@@ -387,14 +387,14 @@ TEST_F(Train, ThreadsThatCannotStartAreNamed) {
   };
   EXPECT_THAT(error_of({"--ranks", "2", "--threads", "1"}),
               HasSubstr("weft: 2 ranks need a thread each, and rank 0's could not be started (Resource temporarily "
-                        "unavailable): use fewer --ranks, or raise the limit of processes or memory\n"));
+                        "unavailable): use fewer --ranks, or raise the limit on processes or memory\n"));
   EXPECT_THAT(error_of({"--threads", "2"}),
-              HasSubstr("weft: 2 threads are to compute, and one could not be started (Resource temporarily "
-                        "unavailable): use fewer --threads, or raise the limit of processes or memory\n"));
+              HasSubstr("weft: one of 2 compute threads could not be started (Resource temporarily "
+                        "unavailable): use fewer --threads, or raise the limit on processes or memory\n"));
   EXPECT_THAT(
       error_of({"--threads", "1", "--overlap-optimizer"}),
       HasSubstr("weft: the 2 lanes of a step need a thread each, and one could not be started (Resource "
-                "temporarily unavailable): raise the limit of processes or memory, or use --executor serial\n"));
+                "temporarily unavailable): raise the limit on processes or memory, or use --executor serial\n"));
 }
 
 }  // namespace

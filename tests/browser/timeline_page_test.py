@@ -14,7 +14,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from browser import Browser, find_chromium  # noqa: E402
 
 SAMPLE = None
-GUTTER, AXIS = 168, 22  # of weft/plan/page/layout.js
+GUTTER, AXIS = 168, 22  # of weft/plan/draw/page/layout.js
 SHIFT = 8               # of the debugging protocol
 
 

@@ -5,8 +5,8 @@
 
 #include "tests/browser/timeline_samples.h"
 #include "weft/base/file.h"
-#include "weft/plan/perfetto.h"
-#include "weft/plan/timeline_page.h"
+#include "weft/plan/draw/perfetto.h"
+#include "weft/plan/draw/timeline_page.h"
 
 namespace weft {
 

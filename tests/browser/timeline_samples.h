@@ -2,7 +2,7 @@
 // a plan of Weft; only the shape is the same.
 #pragma once
 
-#include "weft/plan/timeline.h"
+#include "weft/plan/draw/timeline.h"
 
 namespace weft {
 

@@ -17,7 +17,7 @@ T value_of(int rank, std::int64_t index, std::string_view what) {
   const std::uint64_t key = random_key(static_cast<std::uint64_t>(rank), what);
   if constexpr (std::is_integral_v<T>)
     return static_cast<T>(philox(key, static_cast<std::uint64_t>(index))[0] >> 4);
-  else  // of many sizes, so that the order of a sum shows
+  else  // of very different sizes, so that the order of a sum matters
     return T(static_cast<float>(random_normal(key, static_cast<std::uint64_t>(index)) * (index % 3 == 0   ? 1000.0
                                                                                          : index % 3 == 1 ? 1.0
                                                                                                           : 0.001)));
@@ -30,8 +30,8 @@ std::vector<T> values_of(int rank, std::int64_t count, std::string_view what) {
   return values;
 }
 
-// Memory of the host, or of a device that queues its work on a stream. A device's is allocated once: to free some waits
-// for all of its work, also for kernels that wait for this rank.
+// Host memory, or memory of a device that queues its work on a stream. Device memory is allocated once: freeing waits
+// for all of the device's work, including kernels that wait for this rank.
 class Place {
  public:
   explicit Place(Device* device) : device_(device) {
@@ -41,7 +41,8 @@ class Place {
     arena_ = device->allocate(arena_bytes);
   }
   Stream& stream() { return stream_ ? *stream_ : host_stream_; }
-  // Of the host: so sized that a sanitizer sees the first byte beyond. Of a device: until the next reset().
+  // Host memory is allocated exactly, so that a sanitizer notices an access beyond it. Device memory is valid until the
+  // next reset().
   std::byte* allocate(std::size_t bytes) {
     if (device_ == nullptr) return host_.emplace_back(bytes).data();
     std::byte* at = arena_->data() + used_;
@@ -71,7 +72,7 @@ class Place {
     device_->copy_out(*stream_, to, from, bytes);
     stream_->synchronize();
   }
-  // Runs every sum once: a GPU loads a kernel's code at its first use, and may wait for all of its work then.
+  // Runs every sum once: a GPU loads a kernel's code at its first use, and may then wait for all of its work.
   void warm_up() {
     if (device_ == nullptr) return;
     const std::byte* inputs[] = {arena_->data() + 256, arena_->data() + 512};
@@ -161,7 +162,7 @@ class Checks {
     }
   }
 
-  // Left to right in rank order, in float for bf16: the definition, written out.
+  // The definition: left to right in rank order, in float for bf16.
   static T reduced(Reduction reduction, int n, std::int64_t index, std::string_view what) {
     if constexpr (std::is_integral_v<T>) {
       T total = value_of<T>(0, index, what);
@@ -201,7 +202,7 @@ class Checks {
     const PlacedTensor<T> send(
         place_,
         values_of<T>(me_, std::accumulate(send_counts.begin(), send_counts.end(), std::int64_t{0}), "all_to_all"));
-    // A buffer larger than what comes, as for routed rows.
+    // A buffer larger than the data received, as for routed rows.
     const PlacedTensor<T> receive(place_, static_cast<std::int64_t>(expected.size()) + 3);
     group_.all_to_all(stream_, send, send_counts, receive, receive_counts);
     std::vector<T> got = receive.values();
@@ -275,7 +276,7 @@ class Checks {
     expect("broadcast", data.values(), values_of<T>(root, count, "broadcast"));
   }
 
-  // Everyone sends to the next and receives from the one before, at once.
+  // Every member sends to the next and receives from the previous one, concurrently.
   void ring(std::int64_t count) {
     place_.reset();
     const int next = (me_ + 1) % n_, previous = (me_ + n_ - 1) % n_;
@@ -345,11 +346,11 @@ std::uint64_t check_collectives(Communicator& group, DType dtype, Device* device
 
 std::uint64_t check_collectives(World& world, Device* device) {
   std::vector<std::vector<RankId>> member_lists{ranks_below(world.size())};
-  std::vector<RankId> reversed = member_lists[0], alike;  // alike: the ranks of this one's parity
+  std::vector<RankId> reversed = member_lists[0], same_parity;  // as this rank's
   std::ranges::reverse(reversed);
-  for (int rank = world.rank().value % 2; rank < world.size(); rank += 2) alike.emplace_back(rank);
+  for (int rank = world.rank().value % 2; rank < world.size(); rank += 2) same_parity.emplace_back(rank);
   member_lists.push_back(reversed);
-  member_lists.push_back(alike);
+  member_lists.push_back(same_parity);
   Place place(device);
   place.warm_up();
   std::vector<std::unique_ptr<Communicator>> groups;
@@ -361,7 +362,7 @@ std::uint64_t check_collectives(World& world, Device* device) {
       for (const DType dtype : all_dtypes) hash = hash * 31 + check_in(place, *group, dtype);
     groups[0]->barrier(place.stream());
   } catch (...) {
-    world.throw_if_ended();  // what was queued on a device is not there then: the reason is the run's end
+    world.throw_if_ended();  // queued work was aborted then, so report why the run ended
     throw;
   }
   return hash;

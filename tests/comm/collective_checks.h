@@ -9,8 +9,8 @@
 namespace weft {
 
 // Runs all operations on several groups in all dtypes; throws RunError at the first wrong element. Returns a hash of
-// all that this rank received, by which implementations are compared bit for bit.
-// device: in whose memory; null for the host's.
+// everything this rank received, to compare implementations bit for bit.
+// device: whose memory to use; null for host memory.
 std::uint64_t check_collectives(World& world, Device* device = nullptr);
 
 // The same on one group in one dtype.

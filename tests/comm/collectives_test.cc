@@ -30,7 +30,7 @@ TEST_P(LocalRanks, AnEmulatedNetworkChangesNoBit) {
   EXPECT_NE(plain[0], 0u);
 }
 
-// Lanes: the same ranks, several communicators, each used by a thread of its own, all at once and in no common order.
+// Lanes: several communicators over the same ranks, each used by its own thread, concurrently and in no common order.
 TEST_P(LocalRanks, LanesAndGroupsAtOnce) {
   const int lanes = 4;
   LocalCluster cluster(GetParam());
@@ -39,7 +39,7 @@ TEST_P(LocalRanks, LanesAndGroupsAtOnce) {
     for (int lane = 0; lane < lanes; ++lane)
       groups.push_back(
           world.make_group(ranks_below(world.size()), lane < 2 ? "same name" : "lane " + std::to_string(lane)));
-    std::vector<RankId> pair{world.rank()};  // neighbours 2k and 2k+1, on one lane more
+    std::vector<RankId> pair{world.rank()};  // neighbours 2k and 2k+1, on an additional lane
     const RankId other(world.rank().value ^ 1);
     if (other.value < world.size()) pair.insert(other < pair[0] ? pair.begin() : pair.end(), other);
     groups.push_back(world.make_group(pair, "pair"));

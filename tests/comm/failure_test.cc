@@ -1,4 +1,4 @@
-// What happens when ranks disagree, fail, or do not come. Every test here ends within seconds or hangs and fails.
+// What happens when ranks disagree, fail or never arrive. Every test here ends within seconds, or hangs and so fails.
 #include <chrono>
 #include <mutex>
 #include <thread>
@@ -13,10 +13,10 @@
 namespace weft {
 namespace {
 
-// What every rank ended with ("" when it ended well), and what run() threw.
+// The error of every rank ("" for success), and the one that run() threw.
 struct Outcome {
   std::vector<std::string> ranks;
-  std::vector<bool> echoes;  // PeerError
+  std::vector<bool> peer_errors;  // whether it is a PeerError
   std::string run;
   double seconds = 0;
 };
@@ -34,7 +34,7 @@ Outcome run_and_collect(int size, const std::function<void(World&)>& body, const
       } catch (const std::exception& error) {
         const std::lock_guard lock(mutex);
         outcome.ranks[world.rank().index()] = error.what();
-        outcome.echoes[world.rank().index()] = dynamic_cast<const PeerError*>(&error) != nullptr;
+        outcome.peer_errors[world.rank().index()] = dynamic_cast<const PeerError*>(&error) != nullptr;
         throw;
       }
     });
@@ -73,7 +73,7 @@ TEST(Disagreement, CountsOfATransfer) {
       group->receive(stream, HostTensor(DType::f32, 4), 0);
   });
   EXPECT_EQ(outcome.run, "transfer (call 1) of group 'pipe': rank 0 sends 3 elements to rank 1, which expects 4");
-  EXPECT_TRUE(outcome.echoes[0]);
+  EXPECT_TRUE(outcome.peer_errors[0]);
 }
 
 TEST(Disagreement, DtypesOperationsRootsAndSizes) {
@@ -97,13 +97,12 @@ TEST(Disagreement, DtypesOperationsRootsAndSizes) {
       group.all_reduce(stream, data, data, reduction);
     };
   };
-  // Both ranks notice; which one is first is open, so the numbers may come in either order.
+  // Both ranks notice, in any order, so the message may be either rank's.
   const auto either = [](const std::string& got, const std::string& a, const std::string& b) {
     EXPECT_TRUE(got == a || got == b) << got;
   };
-  either(message(barrier, broadcast(DType::f32, 1, 0)),
-         "barrier (call 1) of group 'g': rank 1 calls broadcast meanwhile",
-         "broadcast (call 1) of group 'g': rank 0 calls barrier meanwhile");
+  either(message(barrier, broadcast(DType::f32, 1, 0)), "barrier (call 1) of group 'g': rank 1 calls broadcast instead",
+         "broadcast (call 1) of group 'g': rank 0 calls barrier instead");
   either(message(broadcast(DType::f32, 1, 0), broadcast(DType::i32, 1, 0)),
          "broadcast (call 1) of group 'g': rank 1 gives dtype i32, rank 0 gives f32",
          "broadcast (call 1) of group 'g': rank 0 gives dtype f32, rank 1 gives i32");
@@ -111,8 +110,8 @@ TEST(Disagreement, DtypesOperationsRootsAndSizes) {
          "broadcast (call 1) of group 'g': rank 1 gives root 1, rank 0 gives 0",
          "broadcast (call 1) of group 'g': rank 0 gives root 0, rank 1 gives 1");
   either(message(broadcast(DType::f32, 1, 0), broadcast(DType::f32, 2, 0)),
-         "broadcast (call 1) of group 'g': rank 1 gives elements: 2, rank 0 gives 1",
-         "broadcast (call 1) of group 'g': rank 0 gives elements: 1, rank 1 gives 2");
+         "broadcast (call 1) of group 'g': rank 1 gives count 2, rank 0 gives 1",
+         "broadcast (call 1) of group 'g': rank 0 gives count 1, rank 1 gives 2");
   either(message(reduce(Reduction::sum), reduce(Reduction::max)),
          "all_reduce (call 1) of group 'g': rank 1 gives reduction max, rank 0 gives sum",
          "all_reduce (call 1) of group 'g': rank 0 gives reduction sum, rank 1 gives max");
@@ -138,7 +137,7 @@ TEST(Arguments, AreCheckedBeforeAnyoneWaits) {
   };
   EXPECT_TRUE(contains(all_to_all(four, two_counts, five, one_count), "send_counts has 2 entries for 1 ranks"));
   EXPECT_TRUE(contains(all_to_all(four, too_many, five, one_count), "send [4] has 4 elements, 5 are needed"));
-  EXPECT_TRUE(contains(all_to_all(four, negative, five, one_count), "send_counts has a negative"));
+  EXPECT_TRUE(contains(all_to_all(four, negative, five, one_count), "send_counts has a negative entry"));
   EXPECT_TRUE(contains(all_to_all(four, one_count, four, one_count), "send and receive overlap"));
   EXPECT_TRUE(contains(all_to_all(four, one_count, ints, one_count), "send and receive differ in dtype"));
   EXPECT_TRUE(
@@ -148,11 +147,11 @@ TEST(Arguments, AreCheckedBeforeAnyoneWaits) {
   EXPECT_TRUE(contains(message([&] { group->broadcast(stream, Tensor(nullptr, DType::f32, Shape{2}), 0); }),
                        "data has no memory"));
   const RankId twice[] = {RankId(0), RankId(0)}, beyond[] = {RankId(0), RankId(1)};
-  EXPECT_TRUE(contains(message([&] { cluster.world(RankId(0)).make_group(twice, "g"); }), "rank 0 is in it twice"));
+  EXPECT_TRUE(contains(message([&] { cluster.world(RankId(0)).make_group(twice, "g"); }), "rank 0 is a member twice"));
   EXPECT_TRUE(contains(message([&] { cluster.world(RankId(0)).make_group(beyond, "g"); }), "no rank 1 among 1"));
   LocalCluster two(2);
   EXPECT_TRUE(
-      contains(message([&] { two.world(RankId(1)).make_group(zero, "g"); }), "rank 1 makes it and is not in it"));
+      contains(message([&] { two.world(RankId(1)).make_group(zero, "g"); }), "rank 1 makes it but is not a member"));
 }
 
 TEST(Failure, AnExceptionOnOneRankEndsAllWithItsMessage) {
@@ -161,7 +160,7 @@ TEST(Failure, AnExceptionOnOneRankEndsAllWithItsMessage) {
     const auto all = world.make_group(ranks_below(4), "all");
     all->barrier(stream);
     if (world.rank().value == 2) throw UserError("the loss is a potato");
-    if (world.rank().value == 3) {  // waits for a message that never comes
+    if (world.rank().value == 3) {  // waits for a message that is never sent
       all->receive(stream, HostTensor(DType::f32, 1), 0);
     } else {
       all->barrier(stream);
@@ -171,7 +170,7 @@ TEST(Failure, AnExceptionOnOneRankEndsAllWithItsMessage) {
   EXPECT_LT(outcome.seconds, 2);
   for (const std::size_t rank : {0, 1, 3}) {
     EXPECT_EQ(outcome.ranks[rank], "rank 2 failed: the loss is a potato");
-    EXPECT_TRUE(outcome.echoes[rank]);
+    EXPECT_TRUE(outcome.peer_errors[rank]);
   }
 }
 
@@ -226,7 +225,7 @@ TEST(Failure, EndsAnEmulatedTransferUnderWay) {
   EXPECT_LT(outcome.seconds, 2);
 }
 
-TEST(Timeout, ReportsWhoIsMissingAndWhereEveryRankStands) {
+TEST(Timeout, ReportsMissingRanksAndWhatEachIsDoing) {
   const Outcome outcome = run_and_collect(3, [](World& world) {
     HostStream stream;
     const auto group = world.make_group(ranks_below(3), "dp");
@@ -247,8 +246,8 @@ TEST(Timeout, ReportsWhoIsMissingAndWhereEveryRankStands) {
   EXPECT_TRUE(contains(outcome.run, "\n  rank 0: micro-batch 0, layer 2; in all_reduce (call 2) of group 'dp'"));
   EXPECT_TRUE(contains(outcome.run, "\n  rank 1: micro-batch 1, layer 2\n"));
   EXPECT_TRUE(contains(outcome.run, "\n  rank 2: micro-batch 2, layer 2; in all_reduce (call 2) of group 'dp'"));
-  // One of the two waiting ranks reports, the other hears of it.
-  EXPECT_NE(outcome.echoes[0], outcome.echoes[2]);
+  // One of the two waiting ranks reports, the other gets a PeerError.
+  EXPECT_NE(outcome.peer_errors[0], outcome.peer_errors[2]);
   EXPECT_LT(outcome.seconds, 2);
 }
 
@@ -284,7 +283,7 @@ TEST(Misuse, OneCommunicatorOnTwoThreads) {
   waiting.join();
 }
 
-// Ranks free their buffers as soon as a call throws; a sanitizer sees it when a peer still copies from them.
+// Ranks free their buffers as soon as a call throws; a sanitizer notices if a peer still copies from them.
 TEST(Failure, NobodyReadsBuffersOfARankThatHasLeft) {
   for (std::uint64_t round = 0; round < 60; ++round) {
     const std::uint64_t key = random_key(round, "faults");

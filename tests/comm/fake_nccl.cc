@@ -44,18 +44,18 @@ using nccl::Result;
 
 constexpr Result remote_error = 6, invalid_usage = 5;
 
-struct Everything {
+struct State {
   std::mutex mutex;
   std::condition_variable changed;
   std::map<std::uint64_t, std::shared_ptr<FakeClique>> cliques;
-  std::list<nccl::Comm> comms;  // also those that are gone, so that misuse is seen
+  std::list<nccl::Comm> comms;  // including those that are gone, so that misuse is noticed
   std::uint64_t ids = 0;
   bool hold = false, hold_connect = false, fail = false;
   int bad_rank = -1, max_blocks = 0, misuses = 0;
 };
 
-Everything& everything() {
-  static Everything all;
+State& state() {
+  static State all;
   return all;
 }
 
@@ -68,14 +68,14 @@ struct Call {
   QueuedStream* stream;
 };
 
-// Of the calling thread, as NCCL's groups are.
+// Per thread, like NCCL's groups.
 thread_local int depth = 0;
 thread_local std::vector<Call> calls;
 thread_local std::vector<Comm*> aborts;
 
 // What a group does on the device.
 void run_kernel(Comm& comm, const std::vector<Call>& group) {
-  Everything& all = everything();
+  State& all = state();
   std::unique_lock lock(all.mutex);
   FakeClique& clique = *comm.clique;
   const auto box = [&](int from, int to) -> auto& {
@@ -111,7 +111,7 @@ void run_kernel(Comm& comm, const std::vector<Call>& group) {
 }
 
 Result get_unique_id(nccl::UniqueId* id) {
-  Everything& all = everything();
+  State& all = state();
   const std::lock_guard lock(all.mutex);
   *id = {};
   ++all.ids;
@@ -120,7 +120,7 @@ Result get_unique_id(nccl::UniqueId* id) {
 }
 
 Result init_rank(Comm** made, int size, nccl::UniqueId id, int rank, nccl::Config* config) {
-  Everything& all = everything();
+  State& all = state();
   std::unique_lock lock(all.mutex);
   if (all.fail || config->magic != 0xcafebeef || config->blocking != 1) return invalid_usage;
   all.max_blocks = config->max_blocks;
@@ -140,12 +140,12 @@ Result init_rank(Comm** made, int size, nccl::UniqueId id, int rank, nccl::Confi
 // With the lock held.
 bool usable(Comm* comm) {
   if (!comm->gone) return true;
-  ++everything().misuses;
+  ++state().misuses;
   return false;
 }
 
 Result destroy(Comm* comm) {
-  Everything& all = everything();
+  State& all = state();
   const std::lock_guard lock(all.mutex);
   if (!usable(comm)) return invalid_usage;
   if (comm->kernels > 0) ++all.misuses;
@@ -159,7 +159,7 @@ Result group_start() {
 }
 
 Result queue_group(const std::vector<Call>& group) {
-  Everything& all = everything();
+  State& all = state();
   Comm& comm = *group.front().comm;
   {
     std::unique_lock lock(all.mutex);
@@ -180,7 +180,7 @@ Result queue_group(const std::vector<Call>& group) {
 
 Result group_end() {
   if (--depth > 0) return nccl::success;
-  Everything& all = everything();
+  State& all = state();
   Result result = nccl::success;
   const std::vector<Call> group = std::exchange(calls, {});
   if (!group.empty()) result = queue_group(group);
@@ -196,7 +196,7 @@ Result group_end() {
 }
 
 Result abort_comm(Comm* comm) {
-  Everything& all = everything();
+  State& all = state();
   {
     const std::lock_guard lock(all.mutex);
     if (!usable(comm)) return invalid_usage;
@@ -209,11 +209,11 @@ Result abort_comm(Comm* comm) {
   return group_end();
 }
 
-Result get_async_error(Comm* comm, Result* state) {
-  Everything& all = everything();
+Result get_async_error(Comm* comm, Result* result) {
+  State& all = state();
   const std::lock_guard lock(all.mutex);
   if (!usable(comm)) return invalid_usage;
-  *state = comm->rank == all.bad_rank ? remote_error : nccl::success;
+  *result = comm->rank == all.bad_rank ? remote_error : nccl::success;
   return nccl::success;
 }
 
@@ -251,7 +251,7 @@ std::shared_ptr<const nccl::Library> fake_nccl(int version) {
 }
 
 void FakeNccl::hold_init(bool hold) {
-  Everything& all = everything();
+  State& all = state();
   {
     const std::lock_guard lock(all.mutex);
     all.hold = hold;
@@ -260,7 +260,7 @@ void FakeNccl::hold_init(bool hold) {
 }
 
 void FakeNccl::hold_connect(bool hold) {
-  Everything& all = everything();
+  State& all = state();
   {
     const std::lock_guard lock(all.mutex);
     all.hold_connect = hold;
@@ -269,37 +269,37 @@ void FakeNccl::hold_connect(bool hold) {
 }
 
 void FakeNccl::fail_init(bool fail) {
-  const std::lock_guard lock(everything().mutex);
-  everything().fail = fail;
+  const std::lock_guard lock(state().mutex);
+  state().fail = fail;
 }
 
 void FakeNccl::report_error(int rank) {
-  const std::lock_guard lock(everything().mutex);
-  everything().bad_rank = rank;
+  const std::lock_guard lock(state().mutex);
+  state().bad_rank = rank;
 }
 
 int FakeNccl::last_max_blocks() {
-  const std::lock_guard lock(everything().mutex);
-  return everything().max_blocks;
+  const std::lock_guard lock(state().mutex);
+  return state().max_blocks;
 }
 
 int FakeNccl::alive() {
-  const std::lock_guard lock(everything().mutex);
+  const std::lock_guard lock(state().mutex);
   int count = 0;
-  for (const Comm& comm : everything().comms) count += comm.gone ? 0 : 1;
+  for (const Comm& comm : state().comms) count += comm.gone ? 0 : 1;
   return count;
 }
 
 int FakeNccl::kernels() {
-  const std::lock_guard lock(everything().mutex);
+  const std::lock_guard lock(state().mutex);
   int count = 0;
-  for (const Comm& comm : everything().comms) count += comm.kernels;
+  for (const Comm& comm : state().comms) count += comm.kernels;
   return count;
 }
 
 int FakeNccl::misuses() {
-  const std::lock_guard lock(everything().mutex);
-  return everything().misuses;
+  const std::lock_guard lock(state().mutex);
+  return state().misuses;
 }
 
 }  // namespace weft

@@ -50,7 +50,7 @@ void expect_launch(const Launch& launch, Launch::By by, int rank, int size, int 
   EXPECT_EQ(launch.mpi, mpi);
 }
 
-TEST(Launch, AProcessOfItsOwn) {
+TEST(Launch, SingleProcess) {
   expect_launch(find({}), Launch::By::itself, 0, 1, 0, false);
   EXPECT_EQ(find({}).text(), "one process");
 }
@@ -67,12 +67,12 @@ TEST(Launch, EveryLauncher) {
   expect_launch(find(slurm_step), Launch::By::slurm, 3, 4, 1, false);  // srun --mpi=none
 }
 
-TEST(Launch, AStepsTasksCountNotTheJobs) {
+TEST(Launch, CountsTheTasksOfTheStepNotTheJob) {
   expect_launch(find(with(slurm_step, {{"SLURM_STEP_NUM_TASKS", "6"}})), Launch::By::slurm, 3, 6, 1, false);
 }
 
 TEST(Launch, TasksOfAStepOnThisNode) {
-  // As srun of Slurm 22.05 sets them; there is no SLURM_NTASKS_PER_NODE unless the user asked for it.
+  // As set by srun of Slurm 22.05; SLURM_NTASKS_PER_NODE is set only if the user asked for it.
   const auto here = [](const std::string& list, const std::string& node) {
     return find(with(slurm_step, {{"SLURM_STEP_TASKS_PER_NODE", list}, {"SLURM_NODEID", node}})).local_size;
   };
@@ -82,7 +82,7 @@ TEST(Launch, TasksOfAStepOnThisNode) {
   EXPECT_EQ(here("4(x3),2", "3"), 2);
   EXPECT_EQ(here("3,2(x2)", "2"), 2);
   EXPECT_EQ(find(with(slurm_step, {{"SLURM_NTASKS_PER_NODE", "4"}})).local_size, 4);
-  EXPECT_EQ(find(slurm_step).local_size, 2);  // what its local rank tells
+  EXPECT_EQ(find(slurm_step).local_size, 2);  // derived from its local rank
 }
 
 TEST(Launch, ABatchScriptIsOneProcess) {
@@ -97,7 +97,7 @@ TEST(Launch, Precedence) {
   expect_launch(find(with(torch, open_mpi)), Launch::By::torchrun, 2, 4, 2, false);
   expect_launch(find(with(pmi, open_mpi)), Launch::By::open_mpi, 5, 8, 1, true);
   expect_launch(find(with(pmi, slurm_step)), Launch::By::pmi, 1, 2, 0, true);
-  // torchrun under srun, one task a node
+  // torchrun under srun, one task per node
   expect_launch(find(with(torch, slurm_step)), Launch::By::torchrun, 2, 4, 2, false);
 }
 
@@ -114,11 +114,11 @@ TEST(Launch, Contradictions) {
   EXPECT_EQ(error_of({{"RANK", "4"}, {"WORLD_SIZE", "4"}}),
             "RANK=4 and WORLD_SIZE=4 in the environment: ranks are 0 to 3");
   EXPECT_EQ(error_of({{"RANK", "one"}, {"WORLD_SIZE", "4"}}),
-            "RANK='one' in the environment is not a rank or a number of ranks; unset it, or start by mpirun or srun");
+            "RANK='one' in the environment is not a rank or a number of ranks; unset it, or start with mpirun or srun");
   EXPECT_EQ(error_of({{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "2"}, {"LOCAL_WORLD_SIZE", "2"}}),
             "LOCAL_RANK=2 and LOCAL_WORLD_SIZE=2 in the environment: local ranks are 0 to 1");
-  EXPECT_EQ(error_of({}, {.rank = 1}), "--rank needs --world-size beside it");
-  EXPECT_EQ(error_of({}, {.world_size = 4}), "--world-size needs --rank beside it");
+  EXPECT_EQ(error_of({}, {.rank = 1}), "--rank also needs --world-size");
+  EXPECT_EQ(error_of({}, {.world_size = 4}), "--world-size also needs --rank");
   EXPECT_EQ(error_of({}, {.rank = 4, .world_size = 4}), "--rank 4 --world-size 4: ranks are 0 to 3");
 }
 

@@ -1,5 +1,5 @@
-// The MPI world, by starting tests/comm/processes/comm_ranks under mpirun. Nothing here may hang: `timeout` ends what does,
-// with exit code 124.
+// The MPI world, tested by starting tests/comm/processes/comm_ranks under mpirun. Nothing here may hang: `timeout` ends
+// a process that does, with exit code 124.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -19,7 +19,7 @@ struct Ran {
   std::string output;  // both streams
 
   bool says(const std::string& text) const { return output.find(text) != std::string::npos; }
-  // The lines that begin with "rank ", in order of ranks.
+  // The lines that begin with "rank ", sorted by rank.
   std::vector<std::string> rank_lines() const {
     std::vector<std::string> lines;
     for (const std::string& line : split(output, '\n'))
@@ -31,7 +31,7 @@ struct Ran {
 
 Ran run(const std::string& command) {
   Ran ran;
-  // Sanitizers count what MPI keeps as leaks.
+  // Sanitizers report memory that MPI keeps as leaks.
   FILE* pipe = popen(("export ASAN_OPTIONS=detect_leaks=0; " + command + " 2>&1").c_str(), "r");
   if (pipe == nullptr) return {-1, "popen failed"};
   char buffer[4096];
@@ -83,7 +83,7 @@ TEST_F(Mpi, LargeMessages) {
   EXPECT_EQ(ran.rank_lines().size(), 3u);
 }
 
-TEST_F(Mpi, WaitingLeavesTheProcessorAlone) {
+TEST_F(Mpi, WaitingUsesLittleCpuTime) {
   const Ran ran = mpirun(2, "idle");
   EXPECT_EQ(ran.code, 0) << ran.output;
   double seconds = -1;  // of rank 0, which waits 1.5 s for rank 1
@@ -121,7 +121,7 @@ TEST_F(Mpi, DifferentGroupsAreNoticed) {
   EXPECT_TRUE(ran.says("rank 1 makes group 'gather' of 2 ranks while rank 0 makes group 'reduce' of 2")) << ran.output;
 }
 
-TEST_F(Mpi, AStalledRankIsReportedWithWhereAllStand) {
+TEST_F(Mpi, AStalledRankIsReportedWithWhatEachRankIsDoing) {
   const Ran ran = mpirun(4, "stall");
   EXPECT_EQ(ran.code, 1) << ran.output;
   EXPECT_TRUE(ran.says("in all_reduce (call 2) of group 'dp' for rank 2 (the timeout is 0.7 s)")) << ran.output;
@@ -137,21 +137,21 @@ TEST_F(Mpi, ARankThatIsBusyAtTheEndIsWaitedFor) {
   EXPECT_EQ(ran.rank_lines(), (std::vector<std::string>{"rank 0: done", "rank 1: done", "rank 2: done"}));
 }
 
-TEST_F(Mpi, AKilledRankIsNamedAndTheOthersSayWhereTheyStood) {
+TEST_F(Mpi, AKilledRankIsNamedAndTheOthersReportWhatTheyWereDoing) {
   const Ran ran = mpirun(4, "kill");
   EXPECT_EQ(ran.code, 137) << ran.output;
   EXPECT_TRUE(ran.says("process rank 1 with PID")) << ran.output;  // mpirun's line
   EXPECT_TRUE(ran.says("exited on signal 9")) << ran.output;
   for (const int rank : {0, 2, 3})
     EXPECT_TRUE(
-        ran.says(fmt::format("weft: rank {0} is told to stop (SIGTERM). It stood at: micro-batch {0}, layer 3; in "
+        ran.says(fmt::format("weft: rank {0} got SIGTERM and stops. It was at: micro-batch {0}, layer 3; in "
                              "barrier (call 2) of group 'dp'",
                              rank)))
         << ran.output;
 }
 
-TEST_F(Mpi, ALauncherThatIsNotMpis) {
-  // The numbers of a launcher whose processes MPI does not see.
+TEST_F(Mpi, ALauncherThatMpiDoesNotKnow) {
+  // Variables of a launcher whose processes MPI does not know.
   const Ran ran = run("timeout 60 env PMI_RANK=0 PMI_SIZE=2 " + program + " collectives");
   EXPECT_EQ(ran.code, 1) << ran.output;
   EXPECT_TRUE(ran.says("the launcher calls this rank 0 of 2, MPI calls it rank 0 of 1")) << ran.output;

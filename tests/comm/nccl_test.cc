@@ -1,4 +1,4 @@
-// Groups over NCCL, with a fake one in host memory: tests/cuda/nccl_test.cc has the real one.
+// Groups over NCCL, with a fake NCCL in host memory. tests/cuda/nccl_test.cc uses the real one.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -18,7 +18,7 @@ namespace {
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// A rank: its world, device and stream, in the order in which they may go.
+// A rank's world, device and stream.
 struct Rank {
   World& world;
   QueuedDevice& device;
@@ -26,13 +26,13 @@ struct Rank {
 };
 
 struct Outcome {
-  std::vector<std::string> ranks;  // what each ended with; "" for well
-  std::vector<bool> echoes;        // PeerError
+  std::vector<std::string> ranks;  // the error of each; "" for success
+  std::vector<bool> peer_errors;   // whether it is a PeerError
   std::string run;
   double seconds = 0;
 };
 
-// Ranks of one GPU each unless told.
+// A GPU per rank by default.
 Outcome run_ranks(int size, const std::function<void(Rank&)>& body, int version = 23007, bool one_gpu = false) {
   Outcome outcome{std::vector<std::string>(static_cast<std::size_t>(size)),
                   std::vector<bool>(static_cast<std::size_t>(size)), "", 0};
@@ -52,7 +52,7 @@ Outcome run_ranks(int size, const std::function<void(Rank&)>& body, int version 
       } catch (const std::exception& error) {
         const std::lock_guard lock(mutex);
         outcome.ranks[base.rank().index()] = error.what();
-        outcome.echoes[base.rank().index()] = dynamic_cast<const PeerError*>(&error) != nullptr;
+        outcome.peer_errors[base.rank().index()] = dynamic_cast<const PeerError*>(&error) != nullptr;
         throw;
       }
     });
@@ -81,7 +81,7 @@ TEST_P(NcclRanks, EveryCollectiveHasTheBitsOfThreadRanks) {
 }
 INSTANTIATE_TEST_SUITE_P(Sizes, NcclRanks, testing::Values(1, 2, 3, 4));
 
-// Everything is queued on three lanes before anyone looks, and groups go while their work is under way.
+// Everything is queued on three lanes before any result is read, and groups are destroyed while their work is running.
 TEST(Nccl, CallsOnlyQueue) {
   const Outcome outcome = run_ranks(3, [](Rank& rank) {
     constexpr int lanes = 3, rounds = 50;
@@ -99,14 +99,16 @@ TEST(Nccl, CallsOnlyQueue) {
       }
       for (int round = 0; round < rounds; ++round)
         for (int lane = 0; lane < lanes; ++lane) {
-          const auto at = static_cast<std::size_t>((lane + rank.world.rank().value) % lanes);  // in no common order
+          const auto at =
+              static_cast<std::size_t>((lane + rank.world.rank().value) % lanes);  // in a different order on each rank
           groups[at]->all_reduce(*streams[at], *kept[at], *kept[at], Reduction::sum);
         }
     }
     for (int lane = 0; lane < lanes; ++lane) {
       const auto at = static_cast<std::size_t>(lane);
       streams[at]->synchronize();
-      std::uint64_t expected = static_cast<std::uint64_t>(3 + 3 * lane);  // of all ranks, then three times as much
+      std::uint64_t expected =
+          static_cast<std::uint64_t>(3 + 3 * lane);  // of all ranks, then three times as much per round
       for (int round = 1; round < rounds; ++round) expected *= 3;
       for (const std::int64_t value : kept[at]->values<std::int64_t>())
         ASSERT_EQ(static_cast<std::uint64_t>(value), expected);
@@ -118,7 +120,7 @@ TEST(Nccl, CallsOnlyQueue) {
 TEST(Nccl, ReductionsLargerThanTheirScratchMemory) {
   const Outcome outcome = run_ranks(2, [](Rank& rank) {
     const auto group = rank.world.make_group(ranks_below(2), "dp", &rank.device);
-    const std::int64_t count = (std::int64_t{36} << 20) / 2 + 3;  // 36 MiB a part, of which 32 fit
+    const std::int64_t count = (std::int64_t{36} << 20) / 2 + 3;  // 36 MiB per part, of which 32 fit
     std::vector<float> values;
     for (std::int64_t i = 0; i < count; ++i) values.push_back(static_cast<float>(i + rank.world.rank().value));
     const HostTensor data(values);
@@ -149,7 +151,7 @@ TEST(Nccl, HostMemoryGoesThroughTheBase) {
   EXPECT_EQ(outcome.run, "");
 }
 
-TEST(NcclTimeout, NamesTheCollectiveAndWhereEveryRankStands) {
+TEST(NcclTimeout, NamesTheCollectiveAndWhatEachRankIsDoing) {
   const Outcome outcome = run_ranks(3, [](Rank& rank) {
     const auto group = rank.world.make_group(ranks_below(3), "dp", &rank.device);
     rank.world.set_timeout(0.3);
@@ -161,26 +163,26 @@ TEST(NcclTimeout, NamesTheCollectiveAndWhereEveryRankStands) {
       rank.world.throw_if_ended();
     } else {
       group->all_reduce(rank.stream, data, data, Reduction::sum);
-      group->broadcast(rank.stream, other, 0);  // queued behind it
-      rank.stream.synchronize();                // returns, since the run ends
+      group->broadcast(rank.stream, other, 0);  // queued after it
+      rank.stream.synchronize();                // returns because the run ends
       rank.world.throw_if_ended();
     }
   });
   EXPECT_TRUE(contains(outcome.run, "in all_reduce (call 2) of group 'dp' for ranks ")) << outcome.run;
-  EXPECT_TRUE(contains(outcome.run, "(the timeout is 0.3 s). Where the ranks stand:")) << outcome.run;
+  EXPECT_TRUE(contains(outcome.run, "(the timeout is 0.3 s). What each rank is doing:")) << outcome.run;
   for (const int rank : {0, 2})
     EXPECT_TRUE(contains(
         outcome.run,
         fmt::format("\n  rank {}: micro-batch {}; on the device: all_reduce (call 2) of group 'dp'", rank, rank)))
         << outcome.run;
   EXPECT_TRUE(contains(outcome.run, "\n  rank 1: micro-batch 1\n")) << outcome.run;
-  EXPECT_TRUE(outcome.echoes[1]);
-  EXPECT_NE(outcome.echoes[0], outcome.echoes[2]);  // one reports, the other hears of it
+  EXPECT_TRUE(outcome.peer_errors[1]);
+  EXPECT_NE(outcome.peer_errors[0], outcome.peer_errors[2]);  // one reports, the other gets a PeerError
   EXPECT_LT(outcome.seconds, 3);
 }
 
-// Work that waits for other work of the same rank is not late.
-TEST(NcclTimeout, CountsFromWhenTheDeviceComesToTheCollective) {
+// Work that waits for other work of the same rank does not time out.
+TEST(NcclTimeout, CountsFromWhenTheDeviceStartsTheCollective) {
   const Outcome outcome = run_ranks(2, [](Rank& rank) {
     const auto group = rank.world.make_group(ranks_below(2), "dp", &rank.device);
     rank.world.set_timeout(0.25);
@@ -195,7 +197,7 @@ TEST(NcclTimeout, CountsFromWhenTheDeviceComesToTheCollective) {
   EXPECT_EQ(outcome.run, "");
 }
 
-TEST(NcclTimeout, SizesThatDifferEndInIt) {
+TEST(NcclTimeout, MismatchedSizesEndInIt) {
   const Outcome outcome = run_ranks(2, [](Rank& rank) {
     const auto group = rank.world.make_group(ranks_below(2), "pipe", &rank.device);
     rank.world.set_timeout(0.2);
@@ -219,7 +221,7 @@ TEST(NcclFailure, OfOneRankEndsAllStreamsOfTheOthers) {
     one->barrier(rank.stream);
     if (rank.world.rank().value == 2) throw UserError("the loss is a potato");
     const HostTensor a(DType::f32, 100), b(DType::f32, 100);
-    const auto wait = [&] {  // what is queued uses the tensors
+    const auto wait = [&] {  // the queued work uses the tensors
       second->synchronize();
       rank.stream.synchronize();
     };
@@ -228,7 +230,7 @@ TEST(NcclFailure, OfOneRankEndsAllStreamsOfTheOthers) {
         one->all_reduce(rank.stream, a, a, Reduction::sum);
         two->all_reduce(*second, b, b, Reduction::sum);
       }
-    } catch (const PeerError&) {  // it came while others still queued
+    } catch (const PeerError&) {  // thrown while others still queued
       wait();
       throw;
     }
@@ -240,7 +242,7 @@ TEST(NcclFailure, OfOneRankEndsAllStreamsOfTheOthers) {
   EXPECT_EQ(outcome.run, "the loss is a potato");
   for (const std::size_t rank : {0, 1, 3}) {
     EXPECT_EQ(outcome.ranks[rank], "rank 2 failed: the loss is a potato");
-    EXPECT_TRUE(outcome.echoes[rank]);
+    EXPECT_TRUE(outcome.peer_errors[rank]);
   }
   EXPECT_LT(outcome.seconds, 3);
 }
@@ -264,7 +266,7 @@ TEST(NcclFailure, ThatNcclReportsEndsTheRun) {
   EXPECT_LT(outcome.seconds, 2);
 }
 
-TEST(NcclMaking, ThatFailsSaysWhy) {
+TEST(NcclMaking, ThatFailsReportsWhy) {
   FakeNccl::fail_init(true);
   const Outcome outcome = run_ranks(2, [](Rank& rank) { rank.world.make_group(ranks_below(2), "dp", &rank.device); });
   FakeNccl::fail_init(false);
@@ -277,9 +279,9 @@ TEST(NcclMaking, ThatHangsEndsAtTheTimeout) {
     rank.world.set_timeout(0.2);
     rank.world.make_group(ranks_below(2), "dp", &rank.device);
   });
-  EXPECT_TRUE(contains(outcome.run, "in the making of group 'dp' by NCCL for rank ")) << outcome.run;
+  EXPECT_TRUE(contains(outcome.run, "in making group 'dp' with NCCL for rank ")) << outcome.run;
   EXPECT_LT(outcome.seconds, 6);
-  FakeNccl::hold_init(false);  // lets the two threads go that were left behind
+  FakeNccl::hold_init(false);  // releases the two abandoned threads
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
 }
 
@@ -290,7 +292,7 @@ TEST(NcclMaking, ThatHangsInConnectingEndsAtTheTimeout) {
     rank.world.make_group(ranks_below(3), "dp", &rank.device);
   });
   FakeNccl::hold_connect(false);
-  EXPECT_TRUE(contains(outcome.run, "in the connecting of group 'dp' for ranks ")) << outcome.run;
+  EXPECT_TRUE(contains(outcome.run, "in connecting group 'dp' for ranks ")) << outcome.run;
   EXPECT_LT(outcome.seconds, 2);
 }
 
@@ -304,7 +306,7 @@ TEST(NcclMaking, WithoutARankEndsAtTheTimeoutOfTheBase) {
 
 TEST(NcclMaking, OfSeveralRanksOnOneGpu) {
   const auto make = [](Rank& rank) { rank.world.make_group(ranks_below(4), "dp", &rank.device); };
-  EXPECT_EQ(run_ranks(4, make, 22809).run, "");  // a GPU each
+  EXPECT_EQ(run_ranks(4, make, 22809).run, "");  // a GPU per rank
   EXPECT_EQ(FakeNccl::last_max_blocks(), nccl::Config::unset);
   EXPECT_EQ(run_ranks(4, make, 23000, true).run, "");
   EXPECT_EQ(FakeNccl::last_max_blocks(), 8);
@@ -316,11 +318,11 @@ TEST(NcclMaking, OfSeveralRanksOnOneGpu) {
         "NCCL 2.30 or newer in WEFT_NCCL, or run the ranks of this machine as threads (--ranks), which need no NCCL");
 }
 
-// Where a kernel of one waits for another, whatever waits for the whole device waits too: so nobody may be on the way to
-// a collective, with work of its own to queue, while the kernel of another is there already.
-TEST(NcclSideBySide, RanksMeetBeforeAnyKernelStarts) {
-  const auto begun_alone = [](bool one_gpu) {
-    std::atomic<bool> come{false}, begun{false};
+// While a kernel waits for another rank, everything that waits for the whole device waits too. So no rank may still
+// have work to queue before a collective while another rank's kernel is already running.
+TEST(NcclSharedGpu, ThreadsWaitForEachOtherBeforeAnyKernelStarts) {
+  const auto started_alone = [](bool one_gpu) {
+    std::atomic<bool> arrived{false}, started{false};
     const Outcome outcome = run_ranks(
         2,
         [&](Rank& rank) {
@@ -328,22 +330,22 @@ TEST(NcclSideBySide, RanksMeetBeforeAnyKernelStarts) {
           const HostTensor data(DType::f32, 100);
           if (rank.world.rank().value == 1) {
             std::this_thread::sleep_for(std::chrono::milliseconds(200));
-            begun = FakeNccl::kernels() > 0;
-            come = true;
+            started = FakeNccl::kernels() > 0;
+            arrived = true;
           }
           group->all_reduce(rank.stream, data, data, Reduction::sum);
-          EXPECT_TRUE(!one_gpu || come);
+          EXPECT_TRUE(!one_gpu || arrived);
           rank.stream.synchronize();
         },
         23007, one_gpu);
     EXPECT_EQ(outcome.run, "");
-    return begun.load();
+    return started.load();
   };
-  EXPECT_TRUE(begun_alone(false));
-  EXPECT_FALSE(begun_alone(true));
+  EXPECT_TRUE(started_alone(false));
+  EXPECT_FALSE(started_alone(true));
 }
 
-TEST(NcclLibrary, ThatIsMissingSaysWhereItWasLookedFor) {
+TEST(NcclLibrary, ThatIsMissingListsTheFilesTried) {
   const auto nowhere = [](const char* name) -> const char* {
     return std::string_view(name) == "WEFT_NCCL" ? "/nowhere/libnccl.so.2" : nullptr;
   };
@@ -351,7 +353,8 @@ TEST(NcclLibrary, ThatIsMissingSaysWhereItWasLookedFor) {
     nccl::load(nowhere);
     ADD_FAILURE() << "no error";
   } catch (const UserError& error) {
-    EXPECT_TRUE(contains(error.what(), "ranks on GPUs need NCCL (libnccl.so.2, 2.18 or newer), which does not load"));
+    EXPECT_TRUE(
+        contains(error.what(), "ranks on GPUs need NCCL (libnccl.so.2, 2.18 or newer), which could not be loaded"));
     EXPECT_TRUE(contains(error.what(), "\n  /nowhere/libnccl.so.2: cannot open shared object file")) << error.what();
   }
 }
@@ -371,7 +374,7 @@ TEST(NcclLibrary, OfAnotherKindIsRefused) {
 
 TEST(NcclLibrary, Report) {
   const std::string report = nccl_report();  // a version, or why there is none
-  EXPECT_TRUE(report.starts_with("2.") || contains(report, "does not load")) << report;
+  EXPECT_TRUE(report.starts_with("2.") || contains(report, "could not be loaded")) << report;
 }
 
 }  // namespace

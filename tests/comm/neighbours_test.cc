@@ -9,8 +9,8 @@
 namespace weft {
 namespace {
 
-RankCard card(char machine, char device, const std::string& cores) {
-  RankCard made;
+RankPlacement placement(char machine, char device, const std::string& cores) {
+  RankPlacement made;
   made.machine[0] = machine;
   made.device[0] = device;
   made.cores = Cores(cores);  // the last character is core 0
@@ -19,38 +19,38 @@ RankCard card(char machine, char device, const std::string& cores) {
 
 TEST(Neighbours, ShareCoresThatSeveralMayUse) {
   // torchrun, or srun without binding: four ranks may run anywhere on eight cores.
-  const std::vector<RankCard> open(4, card('a', '0', "11111111"));
+  const std::vector<RankPlacement> open(4, placement('a', '0', "11111111"));
   EXPECT_EQ(count_neighbours(open, 0).cores, 2);
   EXPECT_EQ(count_neighbours(open, 3).on_machine, 4);
-  // mpirun, or srun with --cpu-bind: each has two of its own, and does not divide them again.
-  const std::vector<RankCard> bound{card('a', '0', "00000011"), card('a', '1', "00001100"), card('a', '2', "00110000"),
-                                    card('a', '3', "11000000")};
+  // mpirun, or srun with --cpu-bind: each has two cores of its own, which are not divided again.
+  const std::vector<RankPlacement> bound{placement('a', '0', "00000011"), placement('a', '1', "00001100"),
+                                         placement('a', '2', "00110000"), placement('a', '3', "11000000")};
   for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(count_neighbours(bound, rank).cores, 2);
   // Bound to sockets, two ranks to each.
-  const std::vector<RankCard> sockets{card('a', '0', "00001111"), card('a', '0', "00001111"),
-                                      card('a', '0', "11110000"), card('a', '0', "11110000")};
+  const std::vector<RankPlacement> sockets{placement('a', '0', "00001111"), placement('a', '0', "00001111"),
+                                           placement('a', '0', "11110000"), placement('a', '0', "11110000")};
   for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(count_neighbours(sockets, rank).cores, 2);
-  // More ranks than cores; and a number that does not divide.
-  EXPECT_EQ(count_neighbours(std::vector<RankCard>(3, card('a', '0', "1")), 1).cores, 1);
-  EXPECT_EQ(count_neighbours(std::vector<RankCard>(3, card('a', '0', "111111")), 1).cores, 2);
+  // More ranks than cores; and a share with rounding.
+  EXPECT_EQ(count_neighbours(std::vector<RankPlacement>(3, placement('a', '0', "1")), 1).cores, 1);
+  EXPECT_EQ(count_neighbours(std::vector<RankPlacement>(3, placement('a', '0', "111111")), 1).cores, 2);
 }
 
 TEST(Neighbours, OfOtherMachinesDoNotCount) {
-  const std::vector<RankCard> cards{card('a', '0', "11"), card('b', '0', "11"), card('b', '1', "11"),
-                                    card('b', '1', "11")};
-  EXPECT_EQ(count_neighbours(cards, 0).on_machine, 1);
-  EXPECT_EQ(count_neighbours(cards, 0).cores, 2);
-  EXPECT_EQ(count_neighbours(cards, 1).on_machine, 3);
-  EXPECT_EQ(count_neighbours(cards, 1).on_device, 1);
-  EXPECT_EQ(count_neighbours(cards, 3).on_device, 2);
-  EXPECT_EQ(count_neighbours(cards, 3).cores, 1);
+  const std::vector<RankPlacement> placements{placement('a', '0', "11"), placement('b', '0', "11"),
+                                              placement('b', '1', "11"), placement('b', '1', "11")};
+  EXPECT_EQ(count_neighbours(placements, 0).on_machine, 1);
+  EXPECT_EQ(count_neighbours(placements, 0).cores, 2);
+  EXPECT_EQ(count_neighbours(placements, 1).on_machine, 3);
+  EXPECT_EQ(count_neighbours(placements, 1).on_device, 1);
+  EXPECT_EQ(count_neighbours(placements, 3).on_device, 2);
+  EXPECT_EQ(count_neighbours(placements, 3).cores, 1);
 }
 
-TEST(Neighbours, ToldByEveryRank) {
+TEST(Neighbours, AreExchangedByAllRanks) {
   LocalCluster cluster(3);
   cluster.run([](World& world) {
     const NullDevice device;
-    const Neighbours found = meet_neighbours(world, device);
+    const Neighbours found = find_neighbours(world, device);
     EXPECT_EQ(found.on_machine, 3);
     EXPECT_EQ(found.on_device, 3);
     EXPECT_EQ(found.cores, std::max(1, usable_core_count() / 3));

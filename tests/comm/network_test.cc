@@ -44,7 +44,7 @@ TEST(NetworkText, Refuses) {
   EXPECT_EQ(error_of("latency=100"),
             "--emulate-network: '100' has no unit (one of ns, us, ms, s)" + example + "  latency=100\n             ^");
   EXPECT_EQ(error_of("latency=1us,bandwidth=2Gb/s"),
-            "--emulate-network: 'Gb/s' is no unit here (one of B/s, KB/s, MB/s, GB/s, KiB/s, MiB/s, GiB/s, Mbit/s, "
+            "--emulate-network: 'Gb/s' is not a known unit (one of B/s, KB/s, MB/s, GB/s, KiB/s, MiB/s, GiB/s, Mbit/s, "
             "Gbit/s)" +
                 example + "  latency=1us,bandwidth=2Gb/s\n                         ^");
   EXPECT_EQ(error_of("delay=1us"),
@@ -52,15 +52,15 @@ TEST(NetworkText, Refuses) {
   EXPECT_EQ(error_of("latency=us"),
             "--emulate-network: 'us' does not begin with a number" + example + "  latency=us\n          ^");
   EXPECT_EQ(error_of("latency=1us,latency=2us"),
-            "--emulate-network: latency stands there twice" + example + "  latency=1us,latency=2us\n              ^");
+            "--emulate-network: latency is given twice" + example + "  latency=1us,latency=2us\n              ^");
   EXPECT_EQ(error_of("fast"), "--emulate-network: 'fast' is not key=value" + example + "  fast\n  ^");
   EXPECT_EQ(error_of(""), "--emulate-network: '' is not key=value" + example + "  \n  ^");
-  EXPECT_EQ(error_of("bandwidth=0GB/s"),
-            "--emulate-network: a bandwidth below one byte a second" + example + "  bandwidth=0GB/s\n            ^");
+  EXPECT_EQ(error_of("bandwidth=0GB/s"), "--emulate-network: the bandwidth is below one byte per second" + example +
+                                             "  bandwidth=0GB/s\n            ^");
 }
 
 TEST(Link, QueuesEachDirectionByItself) {
-  Link link({.latency = 5, .bandwidth = 1e9});  // a byte a nanosecond; the latency comes on top, at completion
+  Link link({.latency = 5, .bandwidth = 1e9});  // a byte per nanosecond; the latency is added at completion
   const Link::Times first = link.reserve(1000, 300, 100);
   EXPECT_EQ(first.out, 1300);
   EXPECT_EQ(first.in, 1100);
@@ -72,7 +72,7 @@ TEST(Link, QueuesEachDirectionByItself) {
   EXPECT_EQ(idle.in, 5000);
 }
 
-// The shortest of a few tries, as the machine may be busy; a deadline is never early.
+// The shortest of a few tries, as the machine may be busy; a transfer never completes early.
 struct Measured {
   double wall = 1e9, cpu = 1e9;
 };
@@ -89,7 +89,7 @@ Measured measure(World& world, const std::function<void()>& call, Communicator& 
   return best;
 }
 
-TEST(EmulatedNetwork, CompletesAtItsDeadlineWithoutTheProcessor) {
+TEST(EmulatedNetwork, CompletesAtItsDeadlineWithoutCpuTime) {
   LocalCluster cluster(2, {.network = parse_network("latency=20ms,bandwidth=10MB/s")});
   cluster.run([](World& world) {
     HostStream stream;
@@ -103,7 +103,7 @@ TEST(EmulatedNetwork, CompletesAtItsDeadlineWithoutTheProcessor) {
         zero ? std::vector<std::int64_t>{100'000, 200'000} : std::vector<std::int64_t>{600'000, 100'000};
     const Measured measured = measure(
         world, [&] { group->all_to_all(stream, send, sends, receive, receives); }, *group, stream, 10);
-    // The peer may leave the barrier a little earlier and so start the transfer before this rank's clock.
+    // The peer may leave the barrier a little earlier and start the transfer before this rank starts its clock.
     EXPECT_GT(measured.wall, 0.079);
     EXPECT_LT(measured.wall, 0.088);
     EXPECT_LT(measured.cpu, 0.002);
@@ -130,14 +130,14 @@ TEST(EmulatedNetwork, LanesShareARanksLink) {
     };
     const Measured measured = measure(world, all_lanes, *sync, stream, 10);
     EXPECT_GT(measured.wall, 0.059);
-#if !defined(__SANITIZE_THREAD__)  // starting threads takes it longer than what is measured
+#if !defined(__SANITIZE_THREAD__)  // where starting threads takes longer than the transfers
     EXPECT_LT(measured.wall, 0.072);
 #endif
   });
 }
 
-// Full duplex: a send and a receive at once take as long as one of them.
-TEST(EmulatedNetwork, TransfersBothWaysAtOnce) {
+// Full duplex: a concurrent send and receive take as long as one of them.
+TEST(EmulatedNetwork, TransfersBothWaysConcurrently) {
   LocalCluster cluster(2, {.network = parse_network("latency=5ms,bandwidth=10MB/s")});
   cluster.run([](World& world) {
     HostStream stream;
@@ -152,7 +152,7 @@ TEST(EmulatedNetwork, TransfersBothWaysAtOnce) {
   });
 }
 
-TEST(LocalWait, ALatePeerCostsNoProcessor) {
+TEST(LocalWait, ALatePeerCostsNoCpuTime) {
   LocalCluster cluster(2);
   cluster.run([](World& world) {
     HostStream stream;

@@ -52,7 +52,7 @@ class HostMemory : public Memory {
 };
 
 using Recorded = std::vector<std::function<void()>>;
-thread_local Recorded* recording = nullptr;  // where what this thread queues goes instead
+thread_local Recorded* recording = nullptr;  // if set, work that this thread queues goes here instead
 
 class QueuedGraph : public Graph {
  public:

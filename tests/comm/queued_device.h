@@ -1,6 +1,6 @@
-// A device that queues its work, as a GPU does, in host memory: every stream is a thread that runs what it is given, in
-// order. A graph is all that was recorded, on any stream, in the order of the calls: launched, one stream runs it in that
-// order. For tests of what only queues.
+// A device in host memory that queues its work, as a GPU does: every stream is a thread that runs its work in order. A
+// graph holds all work recorded, on any stream, in the order of the calls; when launched, one stream runs it in that
+// order. For tests of code that only queues.
 #pragma once
 
 #include <condition_variable>
@@ -18,7 +18,7 @@ namespace weft {
 class QueuedStream : public Stream {
  public:
   QueuedStream();
-  ~QueuedStream() override;  // runs what is queued
+  ~QueuedStream() override;  // runs the queued work first
   void synchronize() override;
   void* native() const override { return const_cast<QueuedStream*>(this); }
   void push(std::function<void()> work);

@@ -26,10 +26,10 @@ class RankProcesses {
   RankProcesses(const RankProcesses&) = delete;
   RankProcesses& operator=(const RankProcesses&) = delete;
 
-  // In this process's environment, without what a launcher of its own may have put there, and these variables.
+  // With this process's environment, without variables of a launcher, plus these variables.
   void start(const std::vector<std::string>& words, const Variables& variables);
   void kill(std::size_t which);  // SIGKILL, and waits for its end
-  // Until all have ended. When one has failed the others have `grace` seconds to do so, then they are killed.
+  // Until all have ended. After the first failure the others have `grace` seconds to end, then they are killed.
   std::vector<EndedProcess> wait(double grace = 5);
 
  private:
@@ -42,9 +42,9 @@ class RankProcesses {
   std::vector<Process> processes_;
 };
 
-// A port of the loopback that is free now.
+// A free port of the loopback.
 int free_port();
-// What torchrun tells rank `rank` of `size` on one machine.
+// The variables that torchrun sets for rank `rank` of `size` on one machine.
 Variables torchrun_variables(int rank, int size, int port);
 // The same program on all ranks.
 std::vector<EndedProcess> run_on_ranks(int size, const std::vector<std::string>& words, double grace = 5);

@@ -1,18 +1,14 @@
-// For tests of communicators: a stream of a CPU, tensors that own their memory, values that every rank can compute.
+// For tests of communicators: lists of ranks, and tensors that own their memory.
 #pragma once
 
 #include <cstring>
 #include <numeric>
 #include <vector>
 
+#include "weft/comm/host_stream.h"
 #include "weft/comm/world.h"
 
 namespace weft {
-
-class HostStream : public Stream {
- public:
-  void synchronize() override {}
-};
 
 inline std::vector<RankId> ranks_below(int size) {
   std::vector<RankId> ranks;
@@ -20,7 +16,7 @@ inline std::vector<RankId> ranks_below(int size) {
   return ranks;
 }
 
-// A one-dimensional tensor with its memory, so sized that a sanitizer sees the first byte beyond.
+// A one-dimensional tensor with its memory, allocated exactly, so that a sanitizer notices an access beyond it.
 class HostTensor {
  public:
   HostTensor(DType dtype, std::int64_t count)

@@ -1,4 +1,5 @@
-// The TCP world, by starting tests/comm/processes/comm_ranks as ranks. Nothing here may hang: what does is killed.
+// The TCP world, tested by starting tests/comm/processes/comm_ranks as ranks. Nothing here may hang: processes that do
+// are killed.
 #include <algorithm>
 #include <thread>
 
@@ -53,7 +54,7 @@ Variables with(Variables variables, const Variables& more) {
   return variables;
 }
 
-// A connection to a port of the loopback that says `text`, when somebody listens there.
+// A connection to a loopback port that sends `text`, once a process listens there.
 int stray(int port, const std::string& text) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -113,7 +114,7 @@ TEST(Tcp, DifferentGroupsAreNoticed) {
       << all_of(ended);
 }
 
-TEST(Tcp, AStalledRankIsReportedWithWhereAllStand) {
+TEST(Tcp, AStalledRankIsReportedWithWhatEachRankIsDoing) {
   const auto ended = tcp(4, "stall");
   EXPECT_TRUE(ended[0].says("in all_reduce (call 2) of group 'dp' for rank 2 (the timeout is 0.7 s)")) << all_of(ended);
   EXPECT_TRUE(ended[0].says("\n  rank 2: micro-batch 2, layer 2\n")) << all_of(ended);
@@ -135,26 +136,25 @@ TEST(Tcp, AKilledRankEndsTheOthersAtOnce) {
   }
 }
 
-TEST(Tcp, SigtermEndsTheRunWithAPlace) {
+TEST(Tcp, SigtermEndsTheRunWithAReport) {
   const auto ended = tcp(2, "stop");
-  EXPECT_TRUE(ended[1].says("weft: rank 1 is told to stop (SIGTERM). It stood at: micro-batch 1, layer 4"))
-      << all_of(ended);
-  EXPECT_TRUE(ended[0].says("rank 0: error: rank 1 failed: told to stop (SIGTERM;")) << all_of(ended);
+  EXPECT_TRUE(ended[1].says("weft: rank 1 got SIGTERM and stops. It was at: micro-batch 1, layer 4")) << all_of(ended);
+  EXPECT_TRUE(ended[0].says("rank 0: error: rank 1 failed: got SIGTERM,")) << all_of(ended);
 }
 
-TEST(Tcp, ARankThatDoesNotComeIsNamed) {
+TEST(Tcp, AMissingRankIsNamed) {
   const int port = free_port();
   RankProcesses processes;
   for (const int rank : {0, 1, 3})
     processes.start({program, "large"}, with(torchrun_variables(rank, 4, port), {{"WEFT_TEST_TIMEOUT", "0.4"}}));
   const auto ended = processes.wait();
-  const std::string who = fmt::format("s for rank 2 of 4 to come to 127.0.0.1:{} (the timeout is 0.4 s)", port);
+  const std::string who = fmt::format("s for rank 2 of 4 to connect to 127.0.0.1:{} (the timeout is 0.4 s)", port);
   EXPECT_TRUE(ended[0].says("comm_ranks: waited 0.4 ") && ended[0].says(who)) << all_of(ended);
   EXPECT_TRUE(ended[1].says("comm_ranks: rank 0 failed: waited 0.4 ") && ended[1].says(who)) << all_of(ended);
   for (const EndedProcess& each : ended) EXPECT_EQ(each.code, 1);
 }
 
-TEST(Tcp, WithoutRankZeroTheOthersSayWhereTheyLooked) {
+TEST(Tcp, WithoutRankZeroTheOthersReportTheAddress) {
   const int port = free_port();
   RankProcesses processes;
   processes.start({program, "large"}, with(torchrun_variables(1, 2, port), {{"WEFT_TEST_TIMEOUT", "0.2"}}));
@@ -164,7 +164,7 @@ TEST(Tcp, WithoutRankZeroTheOthersSayWhereTheyLooked) {
       << all_of(ended);
 }
 
-TEST(Tcp, WrongRanksAreTurnedAway) {
+TEST(Tcp, WrongRanksAreRefused) {
   const int port = free_port();
   RankProcesses processes;
   processes.start({program, "large"}, with(torchrun_variables(0, 3, port), {{"WEFT_TEST_TIMEOUT", "0.7"}}));
@@ -174,18 +174,17 @@ TEST(Tcp, WrongRanksAreTurnedAway) {
   processes.start({program, "large"}, torchrun_variables(1, 3, port));
   processes.start({program, "large"}, with(torchrun_variables(2, 3, port), {{"TORCHELASTIC_RUN_ID", "yesterday"}}));
   const auto ended = processes.wait();
-  const std::string size = "it was started as rank 2 of 4, and this run has 3 ranks; give all the same world size";
+  const std::string size = "it was started as rank 2 of 4, but this run has 3 ranks; give all the same world size";
   EXPECT_TRUE(ended[2].says(
-      fmt::format("comm_ranks: rank 0 at 127.0.0.1:{} turns this process away, which is rank 2 of 4: {}", port, size)))
+      fmt::format("comm_ranks: rank 0 at 127.0.0.1:{} refused this process (rank 2 of 4): {}", port, size)))
       << all_of(ended);
-  EXPECT_TRUE(ended[3].says("rank 1 is here already, from 127.0.0.1")) << all_of(ended);
-  EXPECT_TRUE(ended[4].says("it belongs to run 'yesterday', this is run 'test'")) << all_of(ended);
+  EXPECT_TRUE(ended[3].says("rank 1 is already connected, from 127.0.0.1")) << all_of(ended);
+  EXPECT_TRUE(ended[4].says("it belongs to run 'yesterday', but this is run 'test'")) << all_of(ended);
   for (std::size_t i = 2; i < 5; ++i) EXPECT_EQ(ended[i].code, 2) << all_of(ended);
-  EXPECT_TRUE(ended[0].says("for rank 2 of 3") && ended[0].says("turned away: ") && ended[0].says(size))
-      << all_of(ended);
+  EXPECT_TRUE(ended[0].says("for rank 2 of 3") && ended[0].says("refused: ") && ended[0].says(size)) << all_of(ended);
 }
 
-TEST(Tcp, ARankMayComeAgainUntilAllAreThere) {
+TEST(Tcp, ARankMayReconnectUntilAllAreConnected) {
   const int port = free_port();
   RankProcesses processes;
   for (const int rank : {1, 0}) processes.start({program, "large"}, torchrun_variables(rank, 3, port));
@@ -225,16 +224,16 @@ TEST(Tcp, APortThatIsTaken) {
   EXPECT_TRUE(ended[0].says("Address already in use; set MASTER_PORT to a free port, on every rank")) << all_of(ended);
 }
 
-TEST(Tcp, NamesAndVersion6) {
+TEST(Tcp, HostNamesAndIpv6) {
   const int port = free_port();
   for (const char* host : {"localhost", "::1"}) {
     const int probe = ::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in6 address{};
     address.sin6_family = AF_INET6;
     address.sin6_addr = in6addr_loopback;
-    const bool there = ::bind(probe, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
+    const bool available = ::bind(probe, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
     ::close(probe);
-    if (!there && std::string(host) == "::1") continue;
+    if (!available && std::string(host) == "::1") continue;
     RankProcesses processes;
     for (int rank = 0; rank < 3; ++rank)
       processes.start({program, "large"}, with(torchrun_variables(rank, 3, port), {{"MASTER_ADDR", host}}));
@@ -253,7 +252,7 @@ TEST(Tcp, MovesHostMemoryOnly) {
     world->make_group(ranks_below(1), "dp", &gpu);
     FAIL();
   } catch (const UserError& error) {
-    EXPECT_STREQ(error.what(), "TCP moves host memory only, and group 'dp' is over null: ranks on GPUs need NCCL");
+    EXPECT_STREQ(error.what(), "TCP moves host memory only, but group 'dp' is on null: ranks on GPUs need NCCL");
   }
 }
 

@@ -37,7 +37,7 @@ SessionOptions model_of_some_gigabytes(bool late_updates) {
   o.batch = 2;
   o.length = 2048;
   o.ranks.parallel = true;
-  o.ranks.overlap_updates = late_updates;
+  o.plan.overlap_updates = late_updates;
   return o;
 }
 
@@ -85,7 +85,8 @@ void expect_of_ranks_as_counted(bool nccl) {
     const std::unique_ptr<World> over = nccl ? make_nccl_world(base) : nullptr;
     SessionOptions options = model_of_some_gigabytes(false);
     options.ranks.world = over ? over.get() : &base;
-    options.ranks.expert_ranks = options.ranks.on_device = 2;
+    options.layout = Layout::of_data_and_experts(2, 2, options.ranks.world->rank());
+    options.ranks.on_device = 2;
     Session session(*own, options);
     train_three_steps(session);
     HostStream host;

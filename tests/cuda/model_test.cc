@@ -113,7 +113,7 @@ std::vector<MicroBatch> two_batches(int step) {
 
 // A small model of attention, experts and MLP, steps of two micro-batches.
 std::vector<double> train(Device& device, DType dtype, bool lanes, bool graph, bool delay, bool overlap,
-                          std::string& digest, double clip = 1) {
+                          std::string& digest, double clip = 1, std::optional<int> processors = {}) {
   SessionOptions o;
   o.config.pattern = "*E*-";
   o.config.hidden = 128;
@@ -129,11 +129,12 @@ std::vector<double> train(Device& device, DType dtype, bool lanes, bool graph, b
   o.precision.compute = dtype;
   o.batch = 2;
   o.length = 96;
-  o.micro_batches = 2;
+  o.plan.micro_batches = 2;
   o.ranks.parallel = lanes;
-  o.ranks.graph = graph;
-  o.ranks.delay_weight_gradients = delay;
-  o.ranks.overlap_updates = overlap;
+  o.ranks.executor.graph = graph;
+  o.ranks.executor.update_processors = processors;
+  o.plan.delay_weight_gradients = delay;
+  o.plan.overlap_updates = overlap;
   o.adam.clip = clip;
   Session session(device, o);
   session.initialise_parameters(3);
@@ -175,19 +176,16 @@ TEST(CudaSession, SerialLanesGraphDelayAndLateUpdatesGiveTheSameBits) {
                                << overlap;
     }
     // However the processors are divided between updates and the forward pass.
-    for (const char* processors : {"0", "2", "40", "100"}) {
-      setenv("WEFT_UPDATE_PROCESSORS", processors, 1);
-      EXPECT_EQ(train(*device, dtype, true, true, false, true, other), losses);
+    for (const int processors : {0, 2, 40, 100}) {
+      EXPECT_EQ(train(*device, dtype, true, true, false, true, other, 1, processors), losses);
       EXPECT_EQ(other, serial) << processors << " processors for updates";
     }
     // Without clipping most updates run beside the backward pass of their own step.
     const std::vector<double> unclipped = train(*device, dtype, false, false, false, false, serial, 0);
-    for (const char* processors : {"0", "2", "40"}) {
-      setenv("WEFT_UPDATE_PROCESSORS", processors, 1);
-      EXPECT_EQ(train(*device, dtype, true, true, true, true, other, 0), unclipped);
+    for (const int processors : {0, 2, 40}) {
+      EXPECT_EQ(train(*device, dtype, true, true, true, true, other, 0, processors), unclipped);
       EXPECT_EQ(other, serial) << processors << " processors for updates, no clipping";
     }
-    unsetenv("WEFT_UPDATE_PROCESSORS");
     EXPECT_LT(losses[8], losses[0]);
   }
 }

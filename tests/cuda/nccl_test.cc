@@ -84,7 +84,7 @@ TEST(CudaNccl, ARankThatDoesNotComeEndsTheRunAtTheTimeout) {
   if (const std::string why = why_no_shared_gpu(); !why.empty()) GTEST_SKIP() << why;
   const std::string report = end_of_a_run(false);
   EXPECT_NE(
-      report.find("for rank 1 (the timeout is 0.5 s). Where the ranks stand:\n  rank 0: on the device: all_reduce"),
+      report.find("for rank 1 (the timeout is 0.5 s). What each rank is doing:\n  rank 0: on the device: all_reduce"),
       std::string::npos)
       << report;
 }

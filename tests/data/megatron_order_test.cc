@@ -97,7 +97,7 @@ struct Expected {
   std::int64_t epochs;
   bool separate;
   std::vector<int> documents;
-  std::vector<std::pair<int, int>> starts;  // with the one behind the last sample
+  std::vector<std::pair<int, int>> starts;  // including the end of the last sample
   std::vector<std::uint32_t> shuffle;
 };
 
@@ -188,11 +188,11 @@ TEST(MegatronOrder, TooLittleDataIsExplained) {
   EXPECT_THAT(message_of<UserError>([&] {
                 MegatronOrder(documents, {4, 5}, {.seq_length = 4, .samples = 1}, "ten");
               }),
-              HasSubstr("ten has 1 documents with 0 tokens: too few to make a sample"));
+              HasSubstr("ten has 1 documents with 0 tokens, too few for a sample"));
   EXPECT_THAT(message_of<UserError>([&] {
                 MegatronOrder(documents, {0, 1}, {.seq_length = 9}, "ten");
               }),
-              HasSubstr("ten has 5 tokens: too few for one sample of 9 + 1"));
+              HasSubstr("ten has 5 tokens, too few for one sample of 9 + 1"));
 }
 
 TEST(MegatronOrder, ShortDataRepeatsToFillASample) {

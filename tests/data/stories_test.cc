@@ -207,7 +207,7 @@ TEST(Stories, PronounsAgreeWithNames) {
 TEST(Stories, WhatIsGivenStaysWithTheReceiver) {
   int gifts = 0;
   for (const std::string& story : stories()) {
-    const std::string plot = story.substr(0, story.find('\n'));  // the episode and the end of the plot come behind it
+    const std::string plot = story.substr(0, story.find('\n'));  // the episode and the end of the plot follow
     const auto words = words_of(plot);
     const auto gave = std::find(words.begin(), words.end(), "gave");
     // "gave the red kite to Anna."

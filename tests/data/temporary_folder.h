@@ -1,4 +1,4 @@
-// A folder that a test may fill; removed with it.
+// A folder for a test to fill, removed at its end.
 #pragma once
 
 #include <filesystem>

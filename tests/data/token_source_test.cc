@@ -122,7 +122,7 @@ TEST(MegatronSource, BlendWithoutWeightsReadsOneEpoch) {
   EXPECT_EQ(std::set<std::int32_t>(labels.begin(), labels.end()).size(), labels.size());
   options.samples = {1000, 0, 0};
   EXPECT_THAT(message_of<UserError>([&] { open_megatron_data(options); }),
-              HasSubstr("2 data sets without weights, which hold 98 samples in one epoch, but the run needs 1000"));
+              HasSubstr("2 data sets without weights, which have 98 samples in one epoch, but the run needs 1000"));
 }
 
 TEST(MegatronSource, SplitsMayHaveFilesOfTheirOwn) {
@@ -135,7 +135,8 @@ TEST(MegatronSource, SplitsMayHaveFilesOfTheirOwn) {
   EXPECT_THAT(splits.train->identity(), HasSubstr("documents 0-20"));
   EXPECT_THAT(splits.valid->identity(), HasSubstr("documents 0-5"));
   options.data_path = {folder.file("a")};
-  EXPECT_THAT(message_of<UserError>([&] { open_megatron_data(options); }), HasSubstr("exclude each other"));
+  EXPECT_THAT(message_of<UserError>([&] { open_megatron_data(options); }),
+              HasSubstr("--data-path cannot be combined with --train-data-path"));
 }
 
 TEST(MegatronSource, DataPathsAreParsed) {
@@ -164,7 +165,7 @@ TEST(MegatronSource, ErrorsNameTheSplit) {
   const std::int64_t end = splits.train->samples();
   splits.train->sample_batch(end - 1, 1);
   EXPECT_THAT(message_of<UserError>([&] { splits.train->sample_batch(end - 1, 2); }),
-              HasSubstr(fmt::format("the data end at sample {}, but sample {} is wanted", end, end)));
+              HasSubstr(fmt::format("the data ends before sample {}, but the run needs sample {}", end, end)));
 }
 
 TEST(MockSource, IsLearnable) {
@@ -210,7 +211,7 @@ TEST(TextSource, EpochsCoverTheTextInNewOrders) {
   ASSERT_TRUE(splits.train && splits.valid && !splits.test);
   check_contract(*splits.train, 200);
   check_contract(*splits.valid, 30);
-  const std::int64_t windows = 811 / 9 - 1;  // held out: the lines behind byte 819
+  const std::int64_t windows = 811 / 9 - 1;  // held out: the lines after byte 819
   const auto epoch = [&](int number) {
     std::set<std::size_t> begins;  // no two windows of this text are alike
     for (std::int64_t s = 0; s < windows; ++s)
@@ -233,7 +234,7 @@ TEST(TextSource, ValidationIsTheEndOfTheText) {
   const std::size_t cut = held_out_begin(text, 0.1);
   EXPECT_EQ(text.substr(cut, 8), "line 091") << "begins with a line";
   EXPECT_EQ(ByteTokenizer().decode(splits.valid->sample_batch(0, 1).tokens), text.substr(cut, 9));
-  const std::int64_t windows = 8;  // 9 lines, and a token behind them
+  const std::int64_t windows = 8;  // 9 lines and one more token
   EXPECT_EQ(splits.valid->sample_batch(0, 1).tokens, splits.valid->sample_batch(windows, 1).tokens);
   for (int s = 0; s < 100; ++s) {
     const std::string seen = ByteTokenizer().decode(splits.train->sample_batch(s, 1).tokens);
@@ -256,7 +257,7 @@ TEST(TextSource, ExplainsShortTexts) {
   EXPECT_THAT(splits.train->sample_batch(0, 1).labels, ElementsAre(2, 3, 4, 5, 6, 7, 8, 9, 10, 11));
   EXPECT_THAT(
       message_of<UserError>([&] { open_text_data(ids, NullTokenizer(20), {.seq_length = 11, .held_out = 0}, "ids"); }),
-      HasSubstr("ids (training part) has 11 tokens: too few for one sample of 11 + 1"));
+      HasSubstr("ids (training part) has 11 tokens, too few for one sample of 11 + 1"));
   EXPECT_THAT(message_of<UserError>([&] { held_out_begin("abc", 1.0); }), HasSubstr("the held-out share"));
   EXPECT_THAT(message_of<UserError>([&] { open_text_data("abcdef", ByteTokenizer(), {.seq_length = 0}, "abc"); }),
               HasSubstr("--seq-length 0"));

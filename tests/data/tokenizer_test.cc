@@ -39,7 +39,7 @@ TEST(NullTokenizer, ReadsNumbers) {
 
 TEST(NullTokenizer, ExplainsWhatIsNoId) {
   const auto tokenizer = make_tokenizer("NullTokenizer", 100);
-  EXPECT_THAT(message_of<UserError>([&] { tokenizer->encode("1 2 x3"); }), HasSubstr("\"x3\" at byte 4 is none"));
+  EXPECT_THAT(message_of<UserError>([&] { tokenizer->encode("1 2 x3"); }), HasSubstr("\"x3\" at byte 4 is not one"));
   EXPECT_THAT(message_of<UserError>([&] { tokenizer->encode("1 101"); }),
               HasSubstr("token 101 at byte 2 is outside the vocabulary of 101 ids"));
   EXPECT_THAT(message_of<UserError>([&] { tokenizer->encode("-1"); }), HasSubstr("token -1 at byte 0"));
@@ -47,8 +47,9 @@ TEST(NullTokenizer, ExplainsWhatIsNoId) {
 }
 
 TEST(Tokenizer, UnknownTypesGetASuggestion) {
-  EXPECT_THAT(message_of<UserError>([] { make_tokenizer("ByteTokeniser", 0); }),
-              HasSubstr("unknown tokenizer type ByteTokeniser (meant ByteTokenizer?); there are ByteTokenizer, "));
+  EXPECT_THAT(
+      message_of<UserError>([] { make_tokenizer("ByteTokeniser", 0); }),
+      HasSubstr("unknown tokenizer type ByteTokeniser (did you mean ByteTokenizer?); there are ByteTokenizer, "));
 }
 
 }  // namespace

@@ -135,17 +135,18 @@ TEST(GridErrors, Requests) {
               plain.groups({"edp"});
             }).rfind("there is no axis 'edp': the grid has tp, cp, dp, pp and no expert view", 0),
             0u);
-  EXPECT_EQ(message([&] {
-              grid.groups({"tp", "ep"});
-            }),
-            "axes 'tp' and 'ep' are of different views: a group lies in one view (the grid has tp, cp, dp, pp; its "
-            "expert view etp, ep, edp, pp)");
+  EXPECT_EQ(
+      message([&] {
+        grid.groups({"tp", "ep"});
+      }),
+      "axes 'tp' and 'ep' are of different views: a group needs axes of one view (the grid has tp, cp, dp, pp; its "
+      "expert view etp, ep, edp, pp)");
   EXPECT_EQ(message([&] {
               grid.group_of(RankId(0), {"ep", "pp", "dp"});
             }).rfind("axes 'dp' and 'ep' are of different views", 0),
             0u);
-  EXPECT_EQ(message([&] { grid.groups({"tp", "tp"}); }), "axis 'tp' is asked for twice in one group");
-  EXPECT_EQ(message([&] { grid.groups({"edp", "expt_dp"}); }), "axis 'expt_dp' is asked for twice in one group");
+  EXPECT_EQ(message([&] { grid.groups({"tp", "tp"}); }), "a group names axis 'tp' twice");
+  EXPECT_EQ(message([&] { grid.groups({"edp", "expt_dp"}); }), "a group names axis 'expt_dp' twice");
   EXPECT_EQ(message([&] { plain.groups({}); }),
             "a group needs at least one axis (the grid has tp, cp, dp, pp and no expert view)");
   EXPECT_EQ(message([&] { plain.axis_size("ep"); }).rfind("there is no axis 'ep'", 0), 0u);

@@ -181,7 +181,7 @@ TEST(GridVectors, ExpertViewLivesWithinEachStageWhereverPpStands) {
   for (const AxisNames& axes : std::vector<AxisNames>{{"ep"}, {"edp"}, {"ep", "edp"}, {"ep", "pp"}})
     EXPECT_EQ(implied.groups(axes), written.groups(axes));
   EXPECT_EQ(groups(written, {"edp"}), across_halves);
-  // A second shared axis beside an implied pp.
+  // A second shared axis in addition to an implied pp.
   EXPECT_EQ(Grid(base, {{"etp", 2}, {"dp", 2}}).groups({"etp", "dp"}), one.groups({"ep"}));
 }
 

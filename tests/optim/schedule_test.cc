@@ -7,7 +7,7 @@
 namespace weft {
 namespace {
 
-// Exact in binary where the formula is; a few rounding errors where cosine, power or root take part.
+// Exact where the formula is exact in binary; within a few rounding errors where it has a cosine, power or root.
 constexpr double rounding = 8 * 2.220446049250313e-16;
 
 LearningRateSpec base(DecayStyle style) {
@@ -66,7 +66,7 @@ TEST(LearningRate, InverseSquareRoot) {
   EXPECT_EQ(learning_rate(spec, 16), 0.5);     // sqrt(4 / 16)
   EXPECT_EQ(learning_rate(spec, 64), 0.25);    // sqrt(4 / 64), and the floor
   EXPECT_EQ(learning_rate(spec, 256), 0.25);   // the floor, not 0.125
-  EXPECT_EQ(learning_rate(spec, 1001), 0.25);  // behind the end
+  EXPECT_EQ(learning_rate(spec, 1001), 0.25);  // after the end
   spec.warmup = 0;
   spec.min_lr = 0;
   EXPECT_EQ(learning_rate(spec, 0), 1.0);

@@ -1,11 +1,11 @@
 // What only several ranks together can do wrong, on plans small enough to see through.
-#include "weft/plan/check_ranks.h"
+#include "weft/plan/check/check_ranks.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tests/plan/random_plans.h"
-#include "weft/plan/rank_kinds.h"
+#include "weft/plan/check/rank_classes.h"
 
 namespace weft {
 namespace {
@@ -14,11 +14,15 @@ namespace {
 // the sum a and makes the value b, which is summed later.
 class Sums {
  public:
-  Sums() { plan.kind = PlanKind::gradients; }  // nothing has to be used up
+  Sums() {
+    plan.kind = PlanKind::gradients;  // nothing has to be used up
+    plan.groups = {"dp", "ep", "edp"};
+  }
   Sums& sum(const std::string& group, Lane lane, const std::string& value) {
     const BufferId buffer = buffer_of(value);
-    plan.values[buffer.index()].summed_over = group;
+    plan.values[buffer.index()].summed_over = group_of(group);
     Node node = new_node("sum " + value, lane);
+    node.kind = NodeKind::communicate;
     plan.uses.push_back({buffer, Access::write, -1});
     node.uses = 1;
     node.first_collective = static_cast<std::int32_t>(plan.collectives.size());
@@ -33,6 +37,7 @@ class Sums {
   }
   Sums& make(const std::string& value, const std::vector<std::string>& from = {}) {
     Node node = new_node("make " + value, Lane::compute);
+    node.piece = PieceId(node.place.value);
     for (const std::string& name : from) plan.uses.push_back({buffer_of(name), Access::read, -1});
     plan.uses.push_back({buffer_of(value), Access::write, -1});
     node.uses = static_cast<std::int32_t>(from.size()) + 1;
@@ -44,12 +49,12 @@ class Sums {
 
  private:
   Node new_node(const std::string& name, Lane lane) {
-    plan.pieces.push_back({name, name, name, 0, 0});
+    plan.places.push_back({name, name, name, 0, 0});
     Node node;
     node.phase = Phase::forward;
     node.lane = lane;
     node.micro_batch = 0;
-    node.piece = PieceId(std::ssize(plan.pieces) - 1);
+    node.place = PlaceId(std::ssize(plan.places) - 1);
     node.first_use = static_cast<std::int32_t>(plan.uses.size());
     return node;
   }
@@ -60,20 +65,20 @@ class Sums {
     plan.buffers.push_back({ValueId(std::ssize(plan.values) - 1), 0, 0});
     return BufferId(std::ssize(plan.buffers) - 1);
   }
-  std::int32_t group_of(const std::string& name) {
+  GroupId group_of(const std::string& name) {
     const auto at = std::find(plan.groups.begin(), plan.groups.end(), name);
-    if (at != plan.groups.end()) return static_cast<std::int32_t>(at - plan.groups.begin());
+    if (at != plan.groups.end()) return GroupId(at - plan.groups.begin());
     plan.groups.push_back(name);
-    return static_cast<std::int32_t>(plan.groups.size()) - 1;
+    return GroupId(std::ssize(plan.groups) - 1);
   }
 };
 
-RankPlans on_ranks(const std::vector<const Plan*>& plans, std::vector<std::int32_t> class_of, int ep) {
+RankPlans on_ranks(const std::vector<const Plan*>& plans, std::vector<std::int32_t> plan_of, int ep) {
   RankPlans ranks;
-  for (const Plan* plan : plans) ranks.classes.push_back({plan, nullptr});
-  const int size = static_cast<int>(class_of.size());
-  ranks.class_of = std::move(class_of);
-  ranks.groups = groups_of(Grid({{"dp", size}, {"pp", 1}}, {{"ep", ep}, {"edp", size / ep}, {"pp", 1}}));
+  for (const Plan* plan : plans) ranks.plans.push_back({plan, nullptr});
+  const Layout layout = Layout::of_data_and_experts(std::ssize(plan_of), ep);
+  ranks.plan_of = std::move(plan_of);
+  for (int id = 0; id < Layout::group_count; ++id) ranks.groups.push_back(layout.all_groups(GroupId(id)));
   return ranks;
 }
 
@@ -133,22 +138,22 @@ TEST(CheckRanks, a_rank_that_calls_less_often) {
 TEST(CheckRanks, a_group_that_the_run_does_not_have) {
   Sums a;
   a.make("x").sum("tp", Lane::reduce, "x");
-  expect_fault(on_ranks({&a.plan}, {0, 0}, 1), {"communicates over 'tp', which is no group of this run"});
+  expect_fault(on_ranks({&a.plan}, {0, 0}, 1), {"communicates over 'tp', and this rank is in no such group"});
 }
 
-TEST(RankKinds, tells_ranks_apart_by_plan_and_by_company) {
+TEST(RankClasses, tells_ranks_apart_by_plan_and_by_company) {
   Sums a, b;
-  const auto kinds = [&](std::vector<std::int32_t> class_of) {
-    const RankPlans ranks = on_ranks({&a.plan, &b.plan}, std::move(class_of), 2);
-    return RankKinds(ranks).count();
+  const auto classes = [&](std::vector<std::int32_t> plan_of) {
+    const RankPlans ranks = on_ranks({&a.plan, &b.plan}, std::move(plan_of), 2);
+    return RankClasses(ranks).count();
   };
-  EXPECT_EQ(kinds({0, 0, 0, 0, 0, 0, 0, 0}), 1u);
-  EXPECT_EQ(kinds({0, 1, 0, 1, 0, 1, 0, 1}), 2u);
+  EXPECT_EQ(classes({0, 0, 0, 0, 0, 0, 0, 0}), 1u);
+  EXPECT_EQ(classes({0, 1, 0, 1, 0, 1, 0, 1}), 2u);
   // One odd rank: itself, its partner in ep, its partners in edp, and the rest.
-  EXPECT_EQ(kinds({0, 0, 0, 0, 0, 0, 0, 1}), 4u);
+  EXPECT_EQ(classes({0, 0, 0, 0, 0, 0, 0, 1}), 4u);
 }
 
-TEST(RankKinds, writes_ranks_as_ranges) {
+TEST(RankClasses, writes_ranks_as_ranges) {
   const auto text = [](std::vector<std::int64_t> numbers) {
     std::vector<RankId> ranks;
     for (std::int64_t n : numbers) ranks.emplace_back(n);
@@ -167,9 +172,8 @@ TEST(CheckRanks, many_ranks_of_one_class) {
   c.expert_shards = 4096;
   c.options.micro_batches = 2;
   c.options.weave = true;
-  const Plan plan = build_plan(module_of(c), c.options);
-  const MemoryPlan memory = plan_memory(plan);
-  EXPECT_TRUE(check_ranks(same_on_all_ranks(c.grid(), plan, memory)).empty());
+  const StepPlan step = step_of(c);
+  EXPECT_TRUE(check_ranks(step.ranks()).empty());
 }
 
 }  // namespace

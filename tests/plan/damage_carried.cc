@@ -69,7 +69,7 @@ bool carried_without_being_an_update(const GoodPlan& good, Dice& dice, Damage& d
   const std::size_t node = any(find_nodes(d.plan, [](const Node& n) { return n.phase == Phase::backward; }), dice);
   d.plan.nodes[node].carried = true;
   d.names = {name(d.plan, node)};
-  d.says = {"is left to the next step, and is no update"};
+  d.says = {"is left to the next step, and is not an update"};
   return true;
 }
 bool update_reads_the_hosts_numbers(const GoodPlan& good, Dice& dice, Damage& d) {

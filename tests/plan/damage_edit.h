@@ -43,7 +43,7 @@ inline std::string name(const Plan& plan, std::size_t node) { return plan.name_o
 inline Storage storage(const Plan& plan, BufferId buffer) { return plan.value_of(buffer).storage; }
 inline const BufferUse& use_at(const Plan& plan, At at) { return plan.uses_of(plan.nodes[at.node])[at.use]; }
 inline bool is_piece(const Plan& plan, const Node& node, const char* layer, const char* piece) {
-  const PieceInfo& info = plan.pieces[node.piece.index()];
+  const PlaceInfo& info = plan.place_of(node);
   return info.layer == layer && info.piece == piece;
 }
 

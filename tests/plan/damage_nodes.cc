@@ -9,8 +9,13 @@ namespace {
 bool node_missing(const GoodPlan& good, Dice& dice, Damage& d) {
   const std::size_t at = size(dice.below(good.plan.nodes.size()));
   d.plan.nodes.erase(d.plan.nodes.begin() + static_cast<std::ptrdiff_t>(at));
-  d.names = {name(good.plan, at)};
   d.says = {"is missing"};
+  if (good.plan.nodes[at].piece.valid()) {
+    d.names = {name(good.plan, at)};
+  } else {  // a pass made it: what it did is missed
+    d.says = {"is never reduced over ranks", "is read before it is reduced", "is read before it is written",
+              "is reduced before it is computed"};
+  }
   return true;
 }
 bool node_twice(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -18,7 +23,7 @@ bool node_twice(const GoodPlan& good, Dice& dice, Damage& d) {
   const std::size_t to = at + size(dice.below(good.plan.nodes.size() - at + 1));
   d.plan.nodes.insert(d.plan.nodes.begin() + static_cast<std::ptrdiff_t>(to), good.plan.nodes[at]);
   d.names = {name(good.plan, at)};
-  d.says = {"is there twice"};
+  d.says = {"is there twice", "is reduced twice", "is waited for twice", "is computed twice"};
   return true;
 }
 
@@ -28,7 +33,8 @@ bool phase_missing(const GoodPlan& good, Dice& dice, Damage& d) {
   const bool whole_step = phase == Phase::update || phase == Phase::reduce;
   const auto gone = [&](const Node& node) { return node.phase == phase || (whole_step && node.micro_batch < 0); };
   std::erase_if(d.plan.nodes, gone);
-  d.names = {name(good.plan, any(find_nodes(good.plan, gone), dice))};
+  const auto has_piece = [&](const Node& node) { return gone(node) && node.piece.valid(); };
+  d.names = {name(good.plan, any(find_nodes(good.plan, has_piece), dice))};
   d.says = {"is missing"};
   return true;
 }
@@ -71,7 +77,7 @@ bool micro_batches_swapped(const GoodPlan& good, Dice& dice, Damage& d) {
   const Node& own = plan.nodes[at.node];
   const std::size_t other =
       find_nodes(plan, [&](const Node& node) {
-        return node.piece == own.piece && node.phase == own.phase && node.micro_batch == own.micro_batch - 1;
+        return node.place == own.place && node.phase == own.phase && node.micro_batch == own.micro_batch - 1;
       }).front();
   for (std::size_t u = 0; u < size(own.uses); ++u) {
     BufferUse &a = change_use(d.plan, {at.node, u}), &b = change_use(d.plan, {other, u});

@@ -62,17 +62,13 @@ bool summed_too_early(const GoodPlan& good, Dice& dice, Damage& d) {
   d.says = {"is reduced after"};
   return true;
 }
-// Another group, of other ranks than those of the one that is right.
-std::string other_group(const GoodPlan& good, const std::string& right, Dice& dice) {
-  const Grid grid = good.origin.grid();
-  std::vector<std::string> wrong;
-  for (const char* axis : {"dp", "ep", "edp"})
-    if (grid.group_of(RankId(0), {axis}) != grid.group_of(RankId(0), {right})) wrong.push_back(axis);
-  return wrong.empty() ? std::string() : any(wrong, dice);
-}
-std::int32_t add_group(Plan& plan, const std::string& name) {
-  plan.groups.push_back(name);
-  return static_cast<std::int32_t>(plan.groups.size()) - 1;
+// Another group, of other ranks than those of the one that is right; invalid: there is none.
+GroupId other_group(const GoodPlan& good, GroupId right, Dice& dice) {
+  const Layout layout = good.origin.layout();
+  std::vector<GroupId> wrong;
+  for (int id = 0; id < Layout::group_count; ++id)
+    if (layout.members_of(GroupId(id)) != layout.members_of(right)) wrong.push_back(GroupId(id));
+  return wrong.empty() ? GroupId{} : any(wrong, dice);
 }
 template <class Want>
 bool summed_over_other_group(const GoodPlan& good, Dice& dice, Damage& d, const Want& want) {
@@ -81,12 +77,12 @@ bool summed_over_other_group(const GoodPlan& good, Dice& dice, Damage& d, const 
   const Sum sum = any(sums, dice);
   std::vector<NodeCollective> list = collectives_of(good.plan, sum.node);
   NodeCollective& c = list[sum.collective];
-  const std::string wrong = other_group(good, good.plan.groups[size(c.group)], dice);
-  if (wrong.empty()) return false;
-  c.group = add_group(d.plan, wrong);
+  const GroupId wrong = other_group(good, c.group, dice);
+  if (!wrong.valid()) return false;
+  c.group = wrong;
   set_collectives(d.plan, sum.node, list);
   d.names = {name(good.plan, sum.node), good.plan.name_of(c.receive)};
-  d.says = {"goes over '" + wrong + "'"};
+  d.says = {"goes over '" + good.plan.name_of(wrong) + "'"};
   return true;
 }
 bool gradient_over_other_group(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -127,11 +123,11 @@ bool gradient_of_other_ranks(const GoodPlan& good, Dice& dice, Damage& d) {
   std::vector<NodeCollective> list = collectives_of(good.plan, sum.node);
   NodeCollective& c = list[sum.collective];
   const BufferId buffer = c.receive;
-  std::string& group = d.plan.values[good.plan.buffers[buffer.index()].value.index()].summed_over;
+  GroupId& group = d.plan.values[good.plan.buffers[buffer.index()].value.index()].summed_over;
   d.says = {"hold its parameter"};
-  group = dice.yes() ? other_group(good, group, dice) : "";
-  if (!group.empty()) {
-    c.group = add_group(d.plan, group);
+  group = dice.yes() ? other_group(good, group, dice) : GroupId{};
+  if (group.valid()) {
+    c.group = group;
     set_collectives(d.plan, sum.node, list);
     d.names = {name(good.plan, sum.node), good.plan.name_of(buffer)};
     return true;
@@ -150,7 +146,7 @@ bool sum_of_own_values(const GoodPlan& good, Dice& dice, Damage& d) {
   if (sums.empty()) return false;
   const Sum sum = any(sums, dice);
   const BufferId buffer = collectives_of(good.plan, sum.node)[sum.collective].receive;
-  d.plan.values[good.plan.buffers[buffer.index()].value.index()].summed_over.clear();
+  d.plan.values[good.plan.buffers[buffer.index()].value.index()].summed_over = {};
   d.names = {name(good.plan, sum.node), good.plan.name_of(buffer)};
   d.says = {"each rank has its own"};
   return true;
@@ -158,14 +154,13 @@ bool sum_of_own_values(const GoodPlan& good, Dice& dice, Damage& d) {
 // Counts and rows, all over one group: they fit each other, but the experts are not there.
 bool exchanged_over_other_group(const GoodPlan& good, Dice& dice, Damage& d) {
   const std::vector<std::size_t> nodes =
-      find_nodes(good.plan, [](const Node& node) { return node.lane == Lane::exchange; });
-  const std::string wrong = other_group(good, "ep", dice);
-  if (nodes.empty() || wrong.empty()) return false;
-  const std::int32_t group = add_group(d.plan, wrong);
+      find_nodes(good.plan, [](const Node& node) { return node.lane == Lane::exchange && node.collectives > 0; });
+  const GroupId wrong = other_group(good, good.origin.layout().expert_ranks(), dice);
+  if (nodes.empty() || !wrong.valid()) return false;
   for (NodeCollective& c : d.plan.collectives)
-    if (c.kind == CollectiveKind::all_to_all) c.group = group;
+    if (c.kind == CollectiveKind::all_to_all) c.group = wrong;
   d.names = {name(good.plan, any(nodes, dice))};
-  d.says = {"hold different experts"};
+  d.says = {"is exchanged over 'ep'"};
   return true;
 }
 
@@ -176,7 +171,7 @@ bool sums_swapped_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {
   if (sums.empty()) return false;
   // Two nodes that share a group: the others wait for one and meet the other.
   const auto groups = [&](std::size_t node) {
-    std::vector<std::int32_t> list;
+    std::vector<GroupId> list;
     for (const NodeCollective& c : good.plan.collectives_of(good.plan.nodes[node])) list.push_back(c.group);
     return list;
   };
@@ -192,7 +187,7 @@ bool sums_swapped_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {
 bool exchanges_swapped_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {
   const Plan& plan = good.plan;
   const std::vector<std::size_t> exchanges =
-      find_nodes(plan, [](const Node& node) { return node.lane == Lane::exchange; });
+      find_nodes(plan, [](const Node& node) { return node.lane == Lane::exchange && node.collectives > 0; });
   std::vector<std::pair<std::size_t, std::size_t>> free;  // neighbours on the lane that do not need each other
   for (std::size_t e = 0; e + 1 < exchanges.size(); ++e) {
     bool needed = false;
@@ -265,7 +260,7 @@ bool deadlock_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {
   if (nodes.empty()) return false;
   const std::size_t node = any(nodes, dice);
   std::vector<NodeCollective> list = collectives_of(good.plan, node);
-  const std::int32_t first = list.front().group;
+  const GroupId first = list.front().group;
   std::stable_partition(list.begin(), list.end(), [&](const NodeCollective& x) { return x.group != first; });
   set_collectives(d.plan, node, list);
   d.on_one_rank = true;
@@ -347,7 +342,7 @@ std::vector<DamageKind> of_ranks() {
       {"gradient over another group", gradient_over_other_group, 40},
       {"loss over another group", loss_over_other_group, 40},
       {"router losses over another group", router_losses_over_other_group, 30},
-      {"squares over another group", squares_over_other_group, 40},
+      {"squares over another group", squares_over_other_group, 30},
       {"statistics over another group", statistics_over_other_group, 15},
       {"summed from another row", summed_from_other_row, 40},
       {"gradient of other ranks", gradient_of_other_ranks, 40},

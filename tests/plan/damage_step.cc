@@ -67,7 +67,7 @@ bool step_value_changed_early(const GoodPlan& good, Dice&, Damage& d) {
   const std::size_t clip =
       find_nodes(good.plan, [&](const Node& n) { return is_piece(good.plan, n, "step", "clip"); }).front();
   const std::size_t head = find_nodes(good.plan, [&](const Node& n) {
-                             return n.phase == Phase::forward && good.plan.pieces[n.piece.index()].layer == "head";
+                             return n.phase == Phase::forward && good.plan.place_of(n).layer == "head";
                            }).back();
   // The clip factor goes where the host's numbers are, before all of them are read.
   BufferId given;
@@ -85,24 +85,24 @@ bool step_value_changed_early(const GoodPlan& good, Dice&, Damage& d) {
 
 // --- the final norm
 
-std::vector<std::size_t> forward_of(const Plan& plan, Part part) {
+std::vector<std::size_t> forward_of(const Plan& plan, Section section) {
   return find_nodes(plan, [&](const Node& node) {
-    return node.phase == Phase::forward && plan.pieces[node.piece.index()].part == part;
+    return node.phase == Phase::forward && node.piece.valid() && plan.place_of(node).section == section;
   });
 }
 // Of the main part or MTP depth that the node is of, and of its micro-batch.
 std::size_t norm_of(const Plan& plan, std::size_t of) {
-  const std::vector<std::size_t> norms = forward_of(plan, Part::final_norm);
+  const std::vector<std::size_t> norms = forward_of(plan, Section::final_norm);
   const auto same = [&](std::size_t norm) {
     const Node &a = plan.nodes[norm], &b = plan.nodes[of];
-    return a.micro_batch == b.micro_batch && plan.pieces[a.piece.index()].depth == plan.pieces[b.piece.index()].depth;
+    return a.micro_batch == b.micro_batch && plan.place_of(a).depth == plan.place_of(b).depth;
   };
   return *std::find_if(norms.begin(), norms.end(), same);
 }
 
 bool head_skips_the_norm(const GoodPlan& good, Dice& dice, Damage& d) {
   const Plan& plan = good.plan;
-  const std::size_t head = any(forward_of(plan, Part::head), dice), norm = norm_of(plan, head);
+  const std::size_t head = any(forward_of(plan, Section::head), dice), norm = norm_of(plan, head);
   BufferId input, output;  // of the norm: the first activation of each
   for (const BufferUse& use : plan.uses_of(plan.nodes[norm])) {
     if (storage(plan, use.buffer) != Storage::activation) continue;
@@ -119,7 +119,7 @@ bool head_skips_the_norm(const GoodPlan& good, Dice& dice, Damage& d) {
 }
 bool layer_behind_the_norm(const GoodPlan& good, Dice& dice, Damage& d) {
   const Plan& plan = good.plan;
-  const std::size_t layer = any(forward_of(plan, Part::layers), dice), norm = norm_of(plan, layer);
+  const std::size_t layer = any(forward_of(plan, Section::layers), dice), norm = norm_of(plan, layer);
   move_before(d.plan, norm, layer);
   d.names = {name(plan, layer), name(plan, norm)};
   d.says = {"runs after the final norm"};

@@ -15,16 +15,17 @@ constexpr std::uint64_t plans = 60;
 GoodPlan good_plan(std::uint64_t seed) {
   GoodPlan good;
   good.origin = random_case(seed + 1000000);
-  good.plan = build_plan(module_of(good.origin), good.origin.options);
-  good.memory = plan_memory(good.plan);
+  StepPlan step = step_of(good.origin);
+  good.plan = std::move(step.plan);
+  good.memory = std::move(step.memory);
   return good;
 }
 
 std::vector<PlanFault> faults_of(const GoodPlan& good, const Damage& damage) {
-  RankPlans ranks = same_on_all_ranks(good.origin.grid(), damage.plan, damage.memory);
+  RankPlans ranks = same_on_all_ranks(good.origin.layout(), damage.plan, damage.memory);
   if (damage.on_one_rank) {
-    ranks.classes = {{&good.plan, &good.memory}, {&damage.plan, &damage.memory}};
-    ranks.class_of.back() = 1;
+    ranks.plans = {{&good.plan, &good.memory}, {&damage.plan, &damage.memory}};
+    ranks.plan_of.back() = 1;
   }
   return check_ranks(ranks);
 }
@@ -42,7 +43,8 @@ TEST(Mutation, every_damage_is_caught_and_named) {
   std::vector<GoodPlan> good;
   for (std::uint64_t seed = 0; seed < plans; ++seed) {
     good.push_back(good_plan(seed));
-    const auto faults = check_ranks(same_on_all_ranks(good.back().origin.grid(), good.back().plan, good.back().memory));
+    const auto faults =
+        check_ranks(same_on_all_ranks(good.back().origin.layout(), good.back().plan, good.back().memory));
     ASSERT_TRUE(faults.empty()) << good.back().origin.text() << "\n" << faults.front().message;
   }
   for (const DamageKind& kind : damage_kinds()) {
@@ -90,8 +92,8 @@ TEST(Mutation, the_check_of_memory_agrees_with_brute_force) {
     RandomCase c = random_case(seed + 2000000);
     c.pattern = c.pattern.substr(0, 2) == "[*" || c.pattern.find('[') != std::string::npos ? "[*E]" : "E";
     c.options.micro_batches = std::min(c.options.micro_batches, 2);
-    GoodPlan g{c, build_plan(module_of(c), c.options), {}};
-    g.memory = plan_memory(g.plan);
+    const StepPlan step = step_of(c);
+    const GoodPlan g{c, step.plan, step.memory};
     ASSERT_TRUE(races(g.plan, g.memory).empty()) << c.text();
     Dice dice(seed, "offsets");
     for (int i = 0; i < 4; ++i) {  // two buffers change places, or one goes elsewhere

@@ -7,8 +7,8 @@
 
 #include "tests/plan/plans.h"
 #include "weft/plan/edges.h"
-#include "weft/plan/estimate.h"
 #include "weft/plan/memory.h"
+#include "weft/plan/simulate/estimate.h"
 #include "weft/plan/text.h"
 
 namespace weft {
@@ -20,7 +20,7 @@ Plan late_plan(const char* pattern, int micro_batches, double clip = 1) {
   options.overlap_updates = true;
   AdamOptions adam;
   adam.clip = clip;
-  return build_plan(small_module(pattern, {}, {}, adam), options);
+  return small_step(pattern, options, {}, adam).plan;
 }
 
 // The names of nodes that edges make a node wait for.
@@ -39,7 +39,7 @@ std::set<std::string> names_before(const Plan& plan, const std::string& name) {
 TEST(OverlapUpdates, the_curve_of_memory_begins_with_the_step) {
   const Plan plan = late_plan("[*E]-", 2);
   const MemoryPlan memory = plan_memory(plan);
-  const Timeline timeline = estimate_timeline(plan, memory, 2, {});
+  const Timeline timeline = estimate_timeline(same_on_all_ranks(Layout::of_data_and_experts(2, 1), plan, memory), {});
   for (const auto& curve : timeline.memory) {
     EXPECT_EQ(curve.front().time, range_of(timeline).start);
     EXPECT_EQ(curve.front().bytes, static_cast<double>(memory.total() - memory.activations));
@@ -52,7 +52,7 @@ TEST(OverlapUpdates, moves_the_updates_alone) {
   ASSERT_EQ(late.nodes.size(), plain.nodes.size());
   std::vector<std::string> rest, rest_late, updates;
   for (const Node& node : plain.nodes)
-    if (plain.pieces[node.piece.index()].piece != "adamw") rest.push_back(plain.name_of(node));
+    if (plain.place_of(node).piece != "adamw") rest.push_back(plain.name_of(node));
   bool in_front = true;
   for (const Node& node : late.nodes) {
     in_front = in_front && node.carried;
@@ -110,8 +110,7 @@ TEST(OverlapUpdates, without_a_norm_most_run_beside_the_backward_pass) {
   EXPECT_EQ(names_before(plan, "update unit.4.adamw"),
             (std::set<std::string>{"update step.numbers", "forward main.2-.mix@0", "backward main.2-.mix@0",
                                    "weight_gradient main.2-.mix@0"}));
-  EXPECT_EQ(plan_memory(plan).total(),
-            plan_memory(build_plan(small_module("------", {}, {}, {.clip = 0}), {})).total());
+  EXPECT_EQ(plan_memory(plan).total(), small_step("------", {}, {}, {.clip = 0}).memory.total());
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 
 #include "tests/plan/plans.h"
 #include "weft/base/file.h"
-#include "weft/plan/check.h"
+#include "weft/plan/check/check.h"
 #include "weft/plan/edges.h"
 #include "weft/plan/memory.h"
 #include "weft/plan/text.h"
@@ -33,7 +33,7 @@ TEST(Plan, brackets_change_no_node_and_no_parameter) {
   ASSERT_EQ(flat.nodes.size(), grouped.nodes.size());
   for (std::size_t i = 0; i < flat.nodes.size(); ++i)
     EXPECT_EQ(flat.name_of(flat.nodes[i]), grouped.name_of(grouped.nodes[i]));
-  const Module a = small_module("*E-"), b = small_module("[*E]-");
+  const Module a = small_step("*E-", {}).module, b = small_step("[*E]-", {}).module;
   ASSERT_EQ(a.parameters.size(), b.parameters.size());
   for (std::size_t i = 0; i < a.parameters.size(); ++i)
     EXPECT_EQ(a.parameters[i].parts.front().identity, b.parameters[i].parts.front().identity);
@@ -180,7 +180,7 @@ TEST_F(Damage, the_head_before_the_final_norm) {
   expect_fault("the head runs before the final norm");
 }
 TEST_F(Damage, the_head_before_the_final_norm_whatever_they_are_called) {
-  for (PieceInfo& piece : plan.pieces) piece.layer = "renamed";
+  for (PlaceInfo& piece : plan.places) piece.layer = "renamed";
   std::swap(plan.nodes[find("forward final_norm.norm@0")], plan.nodes[find("forward head.loss@0")]);
   expect_fault("the head runs before the final norm");
 }

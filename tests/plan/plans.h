@@ -3,9 +3,7 @@
 
 #include <string>
 
-#include "weft/model/builder.h"
-#include "weft/optim/adamw.h"
-#include "weft/plan/build.h"
+#include "weft/execute/step_plan.h"
 
 namespace weft {
 
@@ -22,22 +20,22 @@ inline ModelConfig small_config(const std::string& pattern) {
   return c;
 }
 
-inline Module small_module(const std::string& pattern, const ModuleOptions& given = {},
-                           const GradientLayout& layout = {}, const AdamOptions& adam = {}) {
-  ModuleOptions options = given;
-  options.batch = 2;
-  options.length = 3;
-  Module module = build_module(small_config(pattern), options);
-  add_updates(module, options.precision, adam, layout);
-  return module;
+inline StepPlan small_step(const std::string& pattern, const PlanOptions& plan, const Layout& layout = {},
+                           const AdamOptions& adam = {}) {
+  StepOptions options;
+  options.config = small_config(pattern);
+  options.module.batch = 2;
+  options.module.length = 3;
+  options.module.layout = layout;
+  options.adam = adam;
+  options.plan = plan;
+  return plan_step(options);
 }
 
 inline Plan small_plan(const std::string& pattern, int micro_batches) {
   PlanOptions options;
   options.micro_batches = micro_batches;
-  Plan plan = build_plan(small_module(pattern), options);
-  plan.pattern = pattern;
-  return plan;
+  return small_step(pattern, options).plan;
 }
 
 }  // namespace weft

@@ -66,11 +66,6 @@ RandomCase random_case(std::uint64_t seed, bool any_kind) {
   return c;
 }
 
-Grid RandomCase::grid() const {
-  return Grid({{"tp", 1}, {"cp", 1}, {"dp", ranks()}, {"pp", 1}},
-              {{"etp", 1}, {"ep", expert_ranks}, {"edp", expert_shards}, {"pp", 1}});
-}
-
 std::string RandomCase::text() const {
   return fmt::format(
       "pattern {} ep {} edp {} micro-batches {}{}{} {} experts {} k {}{}{}{} balance {} block {}{}{}{} kind {}",
@@ -99,8 +94,10 @@ void keep_busy(ExpertsSpec& spec, int way) {
 
 }  // namespace
 
-Module module_of(const RandomCase& c, std::int64_t expert_rank) {
-  ModelConfig config = small_config(c.pattern);
+StepOptions options_of(const RandomCase& c) {
+  StepOptions options;
+  ModelConfig& config = options.config;
+  config = small_config(c.pattern);
   config.latent_attention = {.heads = 2, .q_rank = 5, .kv_rank = 6, .head_dim = 4, .rotary_dim = 2, .value_dim = 3};
   config.latent_attention.indexer = {.heads = 2, .dim = 4, .topk = 2};
   config.mamba = {.heads = 2, .head_dim = 3, .groups = 1, .state = 4, .chunk = 2};
@@ -111,23 +108,15 @@ Module module_of(const RandomCase& c, std::int64_t expert_rank) {
   keep_busy(config.experts, c.balance);
   config.tied_embeddings = c.tied;
   config.attention.qkv_bias = config.mlp.bias = c.bias;
-  ModuleOptions options;
-  options.precision.compute = c.dtype;
-  options.batch = 2;
-  options.length = 3;
-  options.expert_ranks = c.expert_ranks;
-  options.expert_rank = expert_rank;
-  options.data_shards = c.ranks();
-  Module module = build_module(config, options);
-  const GradientLayout layout{c.ranks(), c.expert_ranks, c.expert_shards};
-  if (c.options.kind == PlanKind::evaluate) {
-    add_loss_reduction(module, layout);
-  } else {
-    AdamOptions adam;
-    if (!c.clips) adam.clip = 0;
-    add_updates(module, options.precision, adam, layout);
-  }
-  return module;
+  options.module.precision.compute = c.dtype;
+  options.module.batch = 2;
+  options.module.length = 3;
+  options.module.layout = c.layout();
+  if (!c.clips) options.adam.clip = 0;
+  options.plan = c.options;
+  return options;
 }
+
+StepPlan step_of(const RandomCase& c) { return plan_step(options_of(c)); }
 
 }  // namespace weft

@@ -4,10 +4,8 @@
 #include <string>
 
 #include "weft/base/random.h"
-#include "weft/grid/grid.h"
-#include "weft/model/builder.h"
-#include "weft/plan/build.h"
-#include "weft/plan/check_ranks.h"
+#include "weft/execute/step_plan.h"
+#include "weft/plan/check/check_ranks.h"
 
 namespace weft {
 
@@ -36,12 +34,13 @@ struct RandomCase {
   int balance = 0;  // which of some ways to keep experts busy
 
   int ranks() const { return expert_ranks * expert_shards; }
-  Grid grid() const;
+  Layout layout() const { return Layout::of_data_and_experts(ranks(), expert_ranks); }
   std::string text() const;  // for messages
 };
 // kind train: the one thing that does not vary unless asked for.
 RandomCase random_case(std::uint64_t seed, bool any_kind = false);
 
-Module module_of(const RandomCase& c, std::int64_t expert_rank = 0);
+StepOptions options_of(const RandomCase& c);
+StepPlan step_of(const RandomCase& c);
 
 }  // namespace weft

@@ -20,16 +20,15 @@ TEST(RandomPlans, are_accepted_without_a_false_alarm) {
   for (std::uint64_t seed = 0; seed < all_plans; ++seed) {
     const RandomCase c = random_case(seed, true);
     try {
-      const Module module = module_of(c);
-      const Plan plan = build_plan(module, c.options);  // checks behind every pass
-      const MemoryPlan memory = plan_memory(plan);
-      const std::vector<PlanFault> faults = check_ranks(same_on_all_ranks(c.grid(), plan, memory));
+      const StepPlan step = step_of(c);  // checks after every pass
+      const Plan& plan = step.plan;
+      const std::vector<PlanFault> faults = check_ranks(step.ranks());
       ASSERT_TRUE(faults.empty()) << "seed " << seed << ", " << c.text() << ":\n" << faults.front().message;
       ++plans;
       woven += c.options.weave;
       exchanging += std::any_of(plan.nodes.begin(), plan.nodes.end(),
                                 [](const Node& node) { return node.lane == Lane::exchange; });
-      reusing += !memory.reuses.empty();
+      reusing += !step.memory.reuses.empty();
       patterns.insert(c.pattern);
     } catch (const std::exception& e) {
       FAIL() << "seed " << seed << ", " << c.text() << ":\n" << e.what();
@@ -46,9 +45,12 @@ TEST(RandomPlans, are_accepted_without_a_false_alarm) {
 TEST(RandomPlans, are_the_same_on_every_expert_rank) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     const RandomCase c = random_case(seed, true);
-    const std::uint64_t first = digest_of(build_plan(module_of(c, 0), c.options));
-    for (int rank = 1; rank < c.expert_ranks; ++rank)
-      ASSERT_EQ(digest_of(build_plan(module_of(c, rank), c.options)), first) << c.text();
+    StepOptions options = options_of(c);
+    const std::uint64_t first = digest_of(plan_step(options).plan);
+    for (int rank = 1; rank < c.expert_ranks; ++rank) {
+      options.module.layout = c.layout().seen_from(RankId(rank));
+      ASSERT_EQ(digest_of(plan_step(options).plan), first) << c.text();
+    }
   }
 }
 

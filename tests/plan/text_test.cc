@@ -23,8 +23,9 @@ Sample sample() {
   s.origin.options.micro_batches = 3;
   s.origin.options.weave = s.origin.options.delay_weight_gradients = true;
   s.origin.shared = true;
-  s.plan = build_plan(module_of(s.origin), s.origin.options);
-  s.memory = plan_memory(s.plan);
+  StepPlan step = step_of(s.origin);
+  s.plan = std::move(step.plan);
+  s.memory = std::move(step.memory);
   s.json = Json::parse(to_json(s.plan, s.memory).dump());
   return s;
 }
@@ -56,7 +57,7 @@ TEST(PlanJson, says_what_every_collective_carries) {
     ASSERT_EQ(list.size(), collectives.size());
     for (std::size_t c = 0; c < collectives.size(); ++c) {
       EXPECT_EQ(list[c]["kind"], name_of(collectives[c].kind));
-      EXPECT_EQ(list[c]["group"], s.plan.groups[static_cast<std::size_t>(collectives[c].group)]);
+      EXPECT_EQ(list[c]["group"], s.plan.name_of(collectives[c].group));
       EXPECT_EQ(list[c]["send"], collectives[c].send.value);
       EXPECT_EQ(list[c]["receive"], collectives[c].receive.value);
       EXPECT_EQ(list[c]["send_counts"], collectives[c].send_counts.value);
@@ -83,7 +84,7 @@ TEST(PlanJson, says_where_every_buffer_lies_and_how_it_is_used) {
     EXPECT_EQ(buffer["offset"], s.memory.offset[b]);
     EXPECT_EQ(buffer["first_node"], s.memory.lifetimes[b].first);
     EXPECT_EQ(buffer["last_node"], s.memory.lifetimes[b].last);
-    EXPECT_EQ(buffer["summed_over"], value.summed_over);
+    EXPECT_EQ(buffer["summed_over"], value.summed_over.valid() ? s.plan.name_of(value.summed_over) : "");
     EXPECT_EQ(buffer["first_summed_row"], value.first_summed_row);
   }
   for (std::size_t i = 0; i < s.plan.nodes.size(); ++i) {

@@ -1,4 +1,4 @@
-#include "weft/plan/timeline.h"
+#include "weft/plan/draw/timeline.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,8 @@
 #include "tests/plan/plans.h"
 #include "weft/base/error.h"
 #include "weft/base/json.h"
-#include "weft/plan/perfetto.h"
-#include "weft/plan/timeline_page.h"
+#include "weft/plan/draw/perfetto.h"
+#include "weft/plan/draw/timeline_page.h"
 
 namespace weft {
 namespace {
@@ -143,7 +143,7 @@ TEST(Labels, of_a_plan_are_shared_by_micro_batches) {
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
     const Node& node = plan.nodes[i];
     const TimelineLabel& label = t.labels[static_cast<std::size_t>(labels[i])];
-    EXPECT_EQ(label.name, plan.pieces[node.piece.index()].name);
+    EXPECT_EQ(label.name, plan.place_of(node).name);
     EXPECT_EQ(label.phase, node.phase);
     if (node.micro_batch < 0) ++per_step;
     if (node.micro_batch == 0) ++first;

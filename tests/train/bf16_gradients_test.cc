@@ -43,7 +43,7 @@ Gradients gradients_of(bool bf16) {
   o.precision.bf16_gradients = bf16;
   o.batch = c.batch;
   o.length = c.length;
-  o.updates = false;
+  o.plan.kind = PlanKind::gradients;
   Session session(device, o);
   session.initialise_parameters(5);
   const std::vector<MicroBatch> batches{batch_of(c, 0, 0)};

@@ -1,4 +1,4 @@
-// Which tokens a run reads, by its options.
+// The tokens that a run reads, depending on its options.
 #include "weft/train/data_source.h"
 
 #include <fstream>
@@ -34,11 +34,12 @@ TEST(RunData, TextIsNoBytesForALoadedModelUnlessOneAsksForIt) {
   };
   for (const char* source : {"", "--stories 20000", "--text none.txt"}) {
     EXPECT_THAT(refusal(source),
-                HasSubstr("the model has 32000 tokens of its own tokenizer, which Weft does not read"));
-    EXPECT_THAT(refusal(source), HasSubstr("Use --data-path with token files that the model's tokenizer made, or "
-                                           "--mock-data; or, if bytes are what it is to learn, --tokenizer-type"));
+                HasSubstr("the model has a tokenizer of its own with 32000 tokens, which Weft does not read"));
+    EXPECT_THAT(refusal(source),
+                HasSubstr("Use --data-path with token files made by that tokenizer, or --mock-data; to "
+                          "train on bytes, use --tokenizer-type ByteTokenizer"));
   }
-  EXPECT_THAT(refusal("--text none.txt"), HasSubstr("--hf dir: --text none.txt would be read a byte a token"));
+  EXPECT_THAT(refusal("--text none.txt"), HasSubstr("--hf dir: --text none.txt would be read as one token per byte"));
   EXPECT_EQ(refusal("--mock-data --train-iters 1 --eval-iters 0"), "");
   EXPECT_EQ(refusal("--stories 20000 --tokenizer-type ByteTokenizer"), "");
 }

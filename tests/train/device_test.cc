@@ -57,12 +57,13 @@ std::string refusal(Device& device, const SessionOptions& options) {
 
 TEST(Device, APlanThatNeedsWhatADeviceLacksIsRefused) {
   Lacking device;
-  EXPECT_THAT(refusal(device, small_model()), HasSubstr("abacus does not have what this model needs: grouped_matmul"));
+  EXPECT_THAT(refusal(device, small_model()),
+              HasSubstr("abacus lacks operations that this model needs: grouped_matmul"));
   SessionOptions dense = small_model();
   dense.config.pattern = "*-";
   EXPECT_EQ(refusal(device, dense), "");
   dense.precision.compute = DType::f64;
-  EXPECT_THAT(refusal(device, dense), HasSubstr("abacus does not compute in f64: leave --fp64 away"));
+  EXPECT_THAT(refusal(device, dense), HasSubstr("abacus does not compute in f64: drop --fp64"));
 }
 
 class Small : public CpuDevice {

@@ -12,6 +12,7 @@
 #include "weft/execute/stream_executor.h"
 #include "weft/train/digest.h"
 #include "weft/train/session.h"
+#include "weft/train/trainer.h"
 
 namespace weft {
 namespace {
@@ -121,24 +122,30 @@ TEST(DivisionTrials, change_no_bit_and_come_to_an_end) {
 }
 
 TEST(DivisionTrials, what_the_environment_asks_for_is_a_number) {
-  Divided divided;
-  const SessionOptions o = small_options(true);
   for (const char* text : {"forty", "-1", "4.5", ""}) {
     setenv("WEFT_UPDATE_PROCESSORS", text, 1);
     try {
-      Session session(divided, o);
+      update_processors();
       ADD_FAILURE() << text;
     } catch (const UserError& e) {
       EXPECT_EQ(
           std::string(e.what()),
-          fmt::format("WEFT_UPDATE_PROCESSORS={} is not a number of processors: 0 for no division, or leave it unset",
+          fmt::format("WEFT_UPDATE_PROCESSORS={} is not a number of processors: give 0 for no division, or unset it",
                       text));
     }
   }
   setenv("WEFT_UPDATE_PROCESSORS", "20", 1);
+  EXPECT_EQ(update_processors(), 20);
+  unsetenv("WEFT_UPDATE_PROCESSORS");
+  EXPECT_EQ(update_processors(), std::nullopt);
+}
+
+TEST(DivisionTrials, a_given_number_is_not_tried_out) {
+  Divided divided;
+  SessionOptions o = small_options(true);
+  o.ranks.executor.update_processors = 20;
   Session session(divided, o);
   EXPECT_EQ(dynamic_cast<StreamExecutor&>(*session.executor()).division().processors(), 20);
-  unsetenv("WEFT_UPDATE_PROCESSORS");
 }
 
 }  // namespace

@@ -153,13 +153,13 @@ TEST(Flags, MissingAndUnwantedValues) {
 
 // An unset variable of a shell script must not mean the default.
 TEST(Flags, AnEmptyValueIsRefusedUnlessItMeansSomething) {
-  EXPECT_EQ(Fixture().error({"--name", ""}), "--name: the value is empty; leave the flag out instead");
-  EXPECT_EQ(Fixture().error({"--name="}), "--name: the value is empty; leave the flag out instead");
-  EXPECT_EQ(Fixture().error({"--data-path", "a", ""}), "--data-path: the value is empty; leave the flag out instead");
+  EXPECT_EQ(Fixture().error({"--name", ""}), "--name: the value is empty; drop the flag instead");
+  EXPECT_EQ(Fixture().error({"--name="}), "--name: the value is empty; drop the flag instead");
+  EXPECT_EQ(Fixture().error({"--data-path", "a", ""}), "--data-path: the value is empty; drop the flag instead");
   EXPECT_EQ(Fixture().error({"--width", ""}),
-            "--hidden-size: the value is empty; leave the flag out instead (written as --width)");
-  EXPECT_EQ(Fixture().error({"--colour", ""}), "--colour: the value is empty; leave the flag out instead");
-  EXPECT_EQ(Fixture().error({"--dropout", ""}), "--dropout: the value is empty; leave the flag out instead");
+            "--hidden-size: the value is empty; drop the flag instead (written as --width)");
+  EXPECT_EQ(Fixture().error({"--colour", ""}), "--colour: the value is empty; drop the flag instead");
+  EXPECT_EQ(Fixture().error({"--dropout", ""}), "--dropout: the value is empty; drop the flag instead");
   Fixture f;
   f.parse({"--sample", ""});
   EXPECT_EQ(f.samples, (std::vector<std::string>{""}));
@@ -205,7 +205,7 @@ TEST(Flags, GivenTwice) {
             "--fast is given twice with different values: true and false (--slow); keep one");
   EXPECT_EQ(Fixture().error({"--data-path", "a", "--data-path", "b"}),
             "--data-path is given twice with different values: a and b; keep one");
-  // The same value is no contradiction, however it is written.
+  // The same value is not a contradiction, however it is written.
   EXPECT_EQ(Fixture().error({"--lr", "0.001", "--lr", "1e-3", "--green", "--colour", "green"}), "no error");
 }
 

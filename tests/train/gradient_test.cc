@@ -48,8 +48,8 @@ void check_gradients(const ModelConfig& config, int micro_batches = 1, std::int6
   o.precision.compute = DType::f64;
   o.batch = 2;
   o.length = length;
-  o.micro_batches = micro_batches;
-  o.updates = false;
+  o.plan.micro_batches = micro_batches;
+  o.plan.kind = PlanKind::gradients;
   o.logits_slice_bytes = 13 * 8 * 3;  // three tokens a slice
   Session session(device, o);
   // Norms and biases too must not sit at a special value.
@@ -163,8 +163,8 @@ TEST(ModelGradients, indexers_learn_from_their_own_loss) {
   o.precision.compute = DType::f64;
   o.batch = 2;
   o.length = 7;
-  o.micro_batches = 2;
-  o.updates = false;
+  o.plan.micro_batches = 2;
+  o.plan.kind = PlanKind::gradients;
   Session session(device, o);
   const auto values_of = [](const ParameterPart& part, double* values) {
     initialise(part, 7, values);
@@ -382,7 +382,7 @@ TEST(ModelLoss, of_latent_experts_is_that_of_the_products) {
   o.config = c;
   o.precision.compute = DType::f64;
   o.length = 9;
-  o.updates = false;
+  o.plan.kind = PlanKind::gradients;
   const MicroBatch batch = batch_of(o, 3);
   Session latent(device, o);
   latent.initialise_parameters(5);

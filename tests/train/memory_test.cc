@@ -20,14 +20,14 @@ TEST(Memory, TheArenasHighWaterIsWhatThePlanSaid) {
       o.config = c.config;
       o.batch = 2;
       o.length = 32;
-      o.micro_batches = 3;
-      o.ranks.weave = weave;
+      o.plan.micro_batches = 3;
+      o.plan.weave = weave;
       Session session(device, o);
       session.initialise_parameters(1);
       c.batch = o.batch;
       c.length = o.length;
       std::vector<MicroBatch> batches;
-      for (int m = 0; m < o.micro_batches; ++m) batches.push_back(batch_of(c, 0, m));
+      for (int m = 0; m < o.plan.micro_batches; ++m) batches.push_back(batch_of(c, 0, m));
       session.step(batches, 1e-3, 0);
       const auto foreseen = static_cast<double>(session.plan().memory().arena),
                  used = static_cast<double>(session.plan().arena_high_water());
@@ -42,7 +42,7 @@ TEST(Memory, StorageIsWhatThePlanSaid) {
       RankCase c = small_case("[*E]M-");
       c.dtype = dtype;
       SessionOptions o = options_of(c, nullptr);
-      o.updates = updates;
+      o.plan.kind = updates ? PlanKind::train : PlanKind::gradients;
       CpuDevice device;
       const Session session(device, o);
       const MemoryPlan& plan = session.plan().memory();

@@ -11,6 +11,7 @@
 #include "weft/base/error.h"
 #include "weft/comm/host_stream.h"
 #include "weft/comm/nccl/world.h"
+#include "weft/execute/stream_executor.h"
 
 namespace weft {
 namespace {
@@ -59,6 +60,58 @@ TEST(NcclSession, ThatLosesARankHasNoResult) {
   }
   std::vector<double> values(3);
   EXPECT_EQ(ends_with(experts, [&](Session& session) { session.broadcast_to_expert_ranks(1, values); }), potato);
+}
+
+// Ranks whose steps wait for nothing on the host replay them as graphs, with the same bits; and the log tells why others
+// do not.
+TEST(NcclSession, ReplaysStepsOfSeveralRanksAsGraphs) {
+  const auto losses_of = [](RankCase c, bool graph, std::string& text, bool& was_graph) {
+    c.ranks = 2;
+    c.parallel = true;
+    c.graph = graph;
+    std::vector<double> losses;
+    std::string digest;
+    const auto library = fake_nccl();
+    LocalCluster(2).run([&](World& base) {
+      QueuedCpuDevice device(fmt::format("gpu {}", base.rank().value));
+      const std::unique_ptr<World> world = nccl::make_world(base, library);
+      const SessionOptions o = options_of(c, world.get());
+      Session session(device, o);
+      session.initialise_parameters(5);
+      std::vector<double> own;
+      for (int step = 0; step < 4; ++step) {
+        std::vector<MicroBatch> batches;
+        for (int m = 0; m < c.micro_batches; ++m) batches.push_back(batch_of(c, step, o.layout.shard_of(m)));
+        const StepResult result = session.step(batches, 1e-2, 0.1);
+        own.push_back(result.loss);
+        own.push_back(*result.gradient_norm);
+      }
+      if (base.rank().value != 0) return;
+      losses = own;
+      text = session.executor()->launch_text();
+      const auto* stream = dynamic_cast<StreamExecutor*>(session.executor());
+      was_graph = stream && stream->was_graph();
+    });
+    EXPECT_EQ(FakeNccl::misuses(), 0);
+    return losses;
+  };
+  std::string text;
+  bool was_graph = false;
+  const RankCase dense = small_case("[*-]");
+  const std::vector<double> queued = losses_of(dense, false, text, was_graph);
+  EXPECT_FALSE(was_graph);
+  EXPECT_EQ(text, "a step is queued node by node, not as a CUDA graph: graphs are off");
+  EXPECT_EQ(losses_of(dense, true, text, was_graph), queued);
+  EXPECT_TRUE(was_graph);
+  EXPECT_EQ(text, "a step is one CUDA graph");
+
+  RankCase experts = small_case("[*E]");
+  experts.expert_ranks = 2;
+  losses_of(experts, true, text, was_graph);
+  EXPECT_FALSE(was_graph);
+  EXPECT_EQ(text,
+            "a thread per lane queues a step, not a CUDA graph: the host waits for the numbers of rows that ranks "
+            "exchange");
 }
 
 // Of so many bytes, of which what is allocated is no longer free.

@@ -1,4 +1,4 @@
-// Flags of Megatron's that Weft takes with a note, or refuses with a reason.
+// Flags of Megatron's that Weft accepts with a note or refuses with a reason.
 #include <gtest/gtest.h>
 
 #include "tests/train/parsed_options.h"
@@ -18,31 +18,54 @@ TEST(OptionsForeign, ForeignFlagsThatAskForNothing) {
 
 TEST(OptionsForeign, ForeignFlagsThatAreRefused) {
   EXPECT_EQ(error_of("--normalization LayerNorm"),
-            "--normalization LayerNorm: Weft has RMSNorm only; use --normalization RMSNorm or leave the flag out");
-  EXPECT_EQ(error_of("--hidden-dropout 0.1"), "--hidden-dropout 0.1: Weft has no dropout; use 0 or leave the flag out");
+            "--normalization LayerNorm: Weft has only RMSNorm; use --normalization RMSNorm or drop the flag");
+  EXPECT_EQ(error_of("--hidden-dropout 0.1"), "--hidden-dropout 0.1: Weft has no dropout; use 0 or drop the flag");
   EXPECT_EQ(error_of("--attention-dropout x"), "--attention-dropout x: 'x' is not a number");
   EXPECT_EQ(
       error_of("--position-embedding-type learned_absolute"),
       "--position-embedding-type learned_absolute: Weft has no learned positions; choose one of rope, none, yarn");
   EXPECT_EQ(error_of("--fp16"), "--fp16: Weft does not train in fp16, whose range needs loss scaling; use --bf16");
-  EXPECT_EQ(error_of("--optimizer sgd"),
-            "--optimizer sgd: Weft has AdamW only; use --optimizer adam or leave the flag out");
+  EXPECT_EQ(error_of("--optimizer sgd"), "--optimizer sgd: Weft has only AdamW; use --optimizer adam or drop the flag");
   EXPECT_EQ(error_of("--moe-layer-freq ([0]*3+[1]*58)"),
-            "--moe-layer-freq ([0]*3+[1]*58): say which layers hold experts by --pattern: [*-] is a dense layer, [*E] "
-            "one with experts");
+            "--moe-layer-freq ([0]*3+[1]*58): choose the layers with --pattern: [*-] is a dense layer, [*E] one with "
+            "experts");
   EXPECT_EQ(error_of("--moe-router-score-function sqrtsoftplus"),
             "--moe-router-score-function sqrtsoftplus: Weft has no such score; choose one of softmax, sigmoid");
+}
+
+// Axes that Weft does not have yet: a size of 1 asks for nothing, and needs no note.
+TEST(OptionsForeign, SizesOfOtherAxesMayBeOne) {
+  const ParsedOptions run(
+      "--tensor-model-parallel-size 1 --pipeline-model-parallel-size 1 --context-parallel-size 1 "
+      "--expert-tensor-parallel-size 1 --num-virtual-stages-per-pipeline-rank 1 "
+      "--hierarchical-context-parallel-sizes 1 1 --ranks 2 --expert-model-parallel-size 2");
+  EXPECT_TRUE(run.flags.notes().empty());
+  EXPECT_EQ(run.options.layout.data_parallel_size(), 2);
+  for (const char* order : {"--use-tp-pp-dp-mapping", "--sequence-parallel"})
+    EXPECT_EQ(error_of(order + std::string(" --tensor-model-parallel-size 1 --pipeline-model-parallel-size 1")),
+              "no error");
+  const std::string rest =
+      ": not supported yet: only 1. Weft has data parallelism (--ranks or a launcher) and expert parallelism "
+      "(--expert-model-parallel-size)";
+  for (const std::string flag : {"--expert-tensor-parallel-size 2", "--num-virtual-stages-per-pipeline-rank 2",
+                                 "--hierarchical-context-parallel-sizes 1 2", "--expert-tensor-parallel-size 0"})
+    EXPECT_EQ(error_of(flag), flag + rest);
+  EXPECT_EQ(error_of("--expert-tensor-parallel-size two"), "--expert-tensor-parallel-size two: 'two' is not a number");
+  // All at once, whatever else the script asks for.
+  EXPECT_EQ(error_of("--sequence-parallel --tensor-model-parallel-size 2 --context-parallel-size 4 --ranks 8"),
+            "the configuration has 2 problems:\n  - --tensor-model-parallel-size 2" + rest +
+                "\n  - --context-parallel-size 4" + rest);
 }
 
 TEST(OptionsForeign, CheckpointsThatAreNotThereYet) {
   for (const std::string flag : {"--save d", "--load d", "--save-interval 3", "--ckpt-step 2", "--async-save",
                                  "--finetune", "--use-checkpoint-args"})
     EXPECT_EQ(error_of(flag), flag +
-                                  ": Weft has no checkpoints to resume from yet; leave it out (--hf DIR starts from a "
-                                  "Hugging Face model, --save-hf DIR writes it at the end)");
+                                  ": Weft has no checkpoints to resume from yet; drop the flag (--hf DIR starts from a "
+                                  "Hugging Face model, --save-hf DIR writes one at the end)");
 }
 
-// What stands in the scripts of Megatron's users: each is taken with a note or refused with a reason.
+// Flags that Megatron's users have in their scripts: each is accepted with a note or refused with a reason.
 TEST(OptionsForeign, EverydayFlagsOfMegatronAreKnown) {
   const auto known = [](const std::string& flag, bool accepted) {
     ParsedOptions run;
@@ -66,7 +89,6 @@ TEST(OptionsForeign, EverydayFlagsOfMegatronAreKnown) {
                            "--no-rope-fusion",
                            "--no-masked-softmax-fusion",
                            "--no-gradient-accumulation-fusion",
-                           "--expert-tensor-parallel-size 1",
                            "--data-cache-path c",
                            "--ckpt-format torch_dist",
                            "--no-save-optim",
@@ -88,7 +110,6 @@ TEST(OptionsForeign, EverydayFlagsOfMegatronAreKnown) {
                            "--vocab-file v.json",
                            "--merge-file m.txt",
                            "--tokenizer-type HuggingFaceTokenizer",
-                           "--expert-tensor-parallel-size 2",
                            "--wandb-project p",
                            "--wandb-exp-name e",
                            "--exit-interval 5",

@@ -1,4 +1,4 @@
-// A flag that was set and would do nothing is an error that says why.
+// A flag that is set and has no effect is an error that tells why.
 #include <gtest/gtest.h>
 
 #include "tests/train/parsed_options.h"
@@ -7,10 +7,10 @@ namespace weft {
 namespace {
 
 TEST(OptionsIdle, FlagsOfLayersThatAreNotThere) {
-  EXPECT_EQ(problem_of("--pattern *- --num-experts 4"), "--num-experts 4: the pattern '*-' has no E; leave it out");
+  EXPECT_EQ(problem_of("--pattern *- --num-experts 4"), "--num-experts 4: the pattern '*-' has no E; drop the flag");
   const auto idle = [](const std::string& pattern, const std::string& flag, const std::string& layers) {
     EXPECT_EQ(problem_of("--pattern " + pattern + " " + flag),
-              flag + ": the pattern '" + pattern + "' has no " + layers + "; leave it out");
+              flag + ": the pattern '" + pattern + "' has no " + layers + "; drop the flag");
   };
   for (const char* flag :
        {"--moe-aux-loss-coeff 0.1", "--moe-expert-capacity-factor 2", "--moe-router-topk 4", "--moe-ffn-hidden-size 64",
@@ -28,27 +28,27 @@ TEST(OptionsIdle, FlagsOfLayersThatAreNotThere) {
   for (const char* flag : {"--squared-relu", "--ffn-hidden-size 64"}) idle("M*", flag, "-, E");
   idle("*-", "--mtp-loss-scaling-factor 0.5", "/");
   EXPECT_EQ(problem_of("--pattern *- --ranks 2 --expert-model-parallel-size 2"),
-            "--expert-model-parallel-size 2: the pattern '*-' has no E; leave it out");
+            "--expert-model-parallel-size 2: the pattern '*-' has no E; drop the flag");
 }
 
 TEST(OptionsIdle, WordsThatChooseLayersNeedThePattern) {
   EXPECT_EQ(problem_of("--num-layers 2 --multi-latent-attention"),
             "--multi-latent-attention: the pattern has no + or D; write them into --pattern");
-  EXPECT_EQ(problem_of("--is-hybrid-model"), "--is-hybrid-model: the layers are those of --pattern; set it");
+  EXPECT_EQ(problem_of("--is-hybrid-model"), "--is-hybrid-model: --pattern chooses the layers; set it");
   EXPECT_EQ(problem_of("--pattern [+-] --multi-latent-attention --qk-layernorm"), "no error");
   EXPECT_EQ(problem_of("--pattern M* --is-hybrid-model"), "no error");
 }
 
 TEST(OptionsIdle, FlagsThatNeedAnother) {
   EXPECT_EQ(problem_of("--no-rope --use-rope-scaling"),
-            "--use-rope-scaling: attention knows no positions (--position-embedding-type none); leave one of the two "
-            "out");
+            "--use-rope-scaling: attention has no positions (--position-embedding-type none); drop one of the two");
   EXPECT_EQ(problem_of("--rotary-scaling-factor 4"), "--rotary-scaling-factor 4: needs --position-embedding-type yarn");
   EXPECT_EQ(problem_of("--pattern [+-] --mscale 2"), "--mscale 2: needs --rotary-scaling-factor");
   EXPECT_EQ(problem_of("--rope-scaling-factor 4"), "--rope-scaling-factor 4: needs --use-rope-scaling");
   EXPECT_EQ(problem_of("--gelu --activation-func-clamp-value 7"),
-            "--activation-func-clamp-value 7: only swiglu and quick-geglu are clamped; leave it out");
-  EXPECT_EQ(problem_of("--glu-linear-offset 1"), "--glu-linear-offset 1: only quick-geglu has an offset; leave it out");
+            "--activation-func-clamp-value 7: only swiglu and quick-geglu are clamped; drop the flag");
+  EXPECT_EQ(problem_of("--glu-linear-offset 1"),
+            "--glu-linear-offset 1: only quick-geglu has an offset; drop the flag");
   EXPECT_EQ(problem_of("--moe-shared-expert-gate"),
             "--moe-shared-expert-gate: there is no shared expert; set --moe-shared-expert-intermediate-size");
   EXPECT_EQ(problem_of("--moe-pad-expert-input-to-capacity"),
@@ -59,27 +59,27 @@ TEST(OptionsIdle, FlagsThatNeedAnother) {
             "--moe-router-bias-update-rate 0.1: needs --moe-router-enable-expert-bias");
   EXPECT_EQ(problem_of("--moe-router-load-balancing-type seq_aux_loss"),
             "--moe-router-load-balancing-type seq_aux_loss: its coefficient is 0; set --moe-aux-loss-coeff");
-  EXPECT_EQ(problem_of("--split 1,1,1"), "--split 1,1,1: only --data-path and --mock-data are split so; leave it out");
+  EXPECT_EQ(problem_of("--split 1,1,1"), "--split 1,1,1: only --data-path and --mock-data are split; drop the flag");
   EXPECT_EQ(problem_of("--lr-wsd-decay-iters 5"),
-            "--lr-wsd-decay-iters 5: only --lr-decay-style WSD has it; leave it out");
+            "--lr-wsd-decay-iters 5: only --lr-decay-style WSD uses it; drop the flag");
   EXPECT_EQ(problem_of("--lr-wsd-decay-style cosine"),
-            "--lr-wsd-decay-style cosine: only --lr-decay-style WSD has it; leave it out");
+            "--lr-wsd-decay-style cosine: only --lr-decay-style WSD uses it; drop the flag");
   EXPECT_EQ(problem_of("--lr-decay-style constant --min-lr 1e-4"),
-            "--min-lr 0.0001: with --lr-decay-style constant the learning rate does not fall; leave it out");
+            "--min-lr 0.0001: with --lr-decay-style constant the learning rate does not fall; drop the flag");
   EXPECT_EQ(problem_of("--lr-warmup-init 1e-5"), "--lr-warmup-init 1e-05: there is no warm-up; set --lr-warmup-iters");
   EXPECT_EQ(problem_of("--ep-overlap-early-attn-memory-release"),
             "--ep-overlap-early-attn-memory-release: needs --overlap-moe-expert-parallel-comm");
   EXPECT_EQ(problem_of("--emulate-network latency=1ms"),
-            "--emulate-network latency=1ms: there is one rank; add --ranks N");
+            "--emulate-network latency=1ms: there is only one rank; add --ranks N");
   EXPECT_EQ(problem_of("--decoder-first-pipeline-num-layers 1"),
-            "--decoder-first-pipeline-num-layers 1: there are no pipeline stages; leave it out");
+            "--decoder-first-pipeline-num-layers 1: there are no pipeline stages; drop the flag");
 }
 
 TEST(OptionsIdle, AModelThatIsLoadedSaysAllOfItself) {
   for (const std::string flag :
        {"--hidden-size 128", "--vocab-size 20", "--make-vocab-size-divisible-by 64", "--no-rope"})
     EXPECT_EQ(problem_of("--hf some/dir --mock-data " + flag),
-              flag + ": the model is that of --hf some/dir; leave the flag out");
+              flag + ": --hf some/dir already decides the model; drop the flag");
 }
 
 TEST(OptionsIdle, WhatIsSetToItsDefaultAsksForNothing) {

@@ -130,7 +130,7 @@ TEST(Options, MegatronsSpellings) {
   EXPECT_EQ(run.options.model.pattern, "*-");
   EXPECT_EQ(run.options.model.num_query_groups, 1);
   EXPECT_EQ(precision_of(run.options).compute, DType::bf16);
-  EXPECT_EQ(run.flags.notes(), (std::vector<std::string>{"--normalization RMSNorm: The only norm."}));
+  EXPECT_EQ(run.flags.notes(), (std::vector<std::string>{"--normalization RMSNorm: It is the only norm."}));
   EXPECT_EQ(ParsedOptions("--fp64").options.dtype, DType::f64);
   EXPECT_EQ(ParsedOptions("--no-rope").options.model.positions, PositionKind::none);
   EXPECT_EQ(model_config(ParsedOptions("--pattern *- --add-bias-linear").options).attention.output_bias, true);
@@ -144,26 +144,26 @@ TEST(Options, LayersWithoutAPattern) {
   EXPECT_EQ(ParsedOptions("--num-layers 2 --pattern [*-][*-]").options.model.pattern, "[*-][*-]");
   EXPECT_EQ(ParsedOptions("--num-layers 4 --pattern *-*-").options.model.pattern, "*-*-");
   EXPECT_EQ(problem_of("--num-layers 3 --pattern *-*-"),
-            "--num-layers 3: the pattern '*-*-' has 4 symbols in 4 layers; leave --num-layers out");
+            "--num-layers 3: the pattern '*-*-' has 4 symbols in 4 layers; drop --num-layers");
 }
 
 TEST(Options, BalanceThatMakesNoSense) {
   const auto problem = [](const std::string& flags) { return problem_of("--pattern [*E] " + flags); };
   EXPECT_EQ(problem("--moe-aux-loss-coeff 0.1 0.2"),
-            "--moe-aux-loss-coeff has 2 and --moe-router-load-balancing-type 1 values; give one of each");
-  EXPECT_EQ(problem("--moe-aux-loss-coeff much"), "--moe-aux-loss-coeff 'much' is not a number of at least 0");
-  EXPECT_EQ(problem("--moe-aux-loss-coeff=-1"), "--moe-aux-loss-coeff '-1' is not a number of at least 0");
+            "--moe-aux-loss-coeff has 2 values and --moe-router-load-balancing-type 1; give one coefficient per loss");
+  EXPECT_EQ(problem("--moe-aux-loss-coeff much"), "--moe-aux-loss-coeff: 'much' is not a number of at least 0");
+  EXPECT_EQ(problem("--moe-aux-loss-coeff=-1"), "--moe-aux-loss-coeff: '-1' is not a number of at least 0");
   EXPECT_EQ(problem("--moe-router-load-balancing-type sinkhorn"),
             "--moe-router-load-balancing-type sinkhorn: Weft has no such router; use aux_loss, seq_aux_loss, "
             "global_aux_loss, or --moe-router-enable-expert-bias");
   EXPECT_EQ(problem("--moe-router-load-balancing-type even"),
-            "--moe-router-load-balancing-type 'even' is none of aux_loss, seq_aux_loss, global_aux_loss and none");
+            "--moe-router-load-balancing-type: 'even' is not one of aux_loss, seq_aux_loss, global_aux_loss, none");
   EXPECT_EQ(problem("--moe-router-load-balancing-type none --moe-aux-loss-coeff 0.1"),
-            "--moe-aux-loss-coeff has no meaning with --moe-router-load-balancing-type none");
+            "--moe-aux-loss-coeff: has no effect with --moe-router-load-balancing-type none; drop one of the two");
   EXPECT_EQ(problem("--moe-router-load-balancing-type none aux_loss --moe-aux-loss-coeff 0 0.1"),
-            "--moe-router-load-balancing-type none stands alone");
+            "--moe-router-load-balancing-type none: cannot be combined with others");
   EXPECT_EQ(problem("--moe-router-load-balancing-type aux_loss aux_loss --moe-aux-loss-coeff 0.1 0.1"),
-            "--moe-router-load-balancing-type names aux_loss twice");
+            "--moe-router-load-balancing-type: aux_loss is given twice; keep one");
   EXPECT_EQ(
       problem("--moe-router-enable-expert-bias"),
       "--moe-router-enable-expert-bias: the bias corrects sigmoid scores; add --moe-router-score-function sigmoid");
@@ -183,7 +183,7 @@ TEST(Options, ContradictingSpellings) {
 
 TEST(Options, WindowsThatCannotBe) {
   EXPECT_EQ(error_of("--window-size 128,5"),
-            "--window-size 128,5: attention is causal, so no key behind a query is seen");
+            "--window-size 128,5: attention is causal, so a query sees no later keys; use BEFORE,0");
   EXPECT_EQ(error_of("--window-size 0"), "--window-size: 0 is out of range; it must be at least 1");
   EXPECT_EQ(error_of("--window-size a"), "--window-size: 'a' is neither N nor BEFORE,0");
   EXPECT_EQ(error_of("--window-size 1,2,3"), "--window-size: '1,2,3' is neither N nor BEFORE,0");
@@ -196,31 +196,31 @@ TEST(Options, AttentionThatDoesNotDivide) {
   EXPECT_EQ(problem_of("--num-attention-heads 4 --num-query-groups 3"),
             "--num-query-groups 3: must divide --num-attention-heads 4; use a divisor of it");
   EXPECT_EQ(problem_of("--kv-channels 10 --rotary-percent 0.5"),
-            "--rotary-percent 0.5: 5 of the 10 elements of a head would turn, and that must be an even number");
+            "--rotary-percent 0.5: 5 of the 10 elements of a head would rotate, which must be an even number");
   EXPECT_EQ(problem_of("--max-position-embeddings 16 --seq-length 32"),
             "--max-position-embeddings 16: is below --seq-length 32; raise it");
 }
 
 TEST(Options, ExpertsThatCannotBe) {
   EXPECT_EQ(problem_of("--num-experts 4 --moe-router-topk 5"),
-            "--moe-router-topk 5: must not exceed --num-experts 4; choose fewer, or have more experts");
+            "--moe-router-topk 5: must not exceed --num-experts 4; lower it, or use more experts");
   EXPECT_EQ(problem_of("--moe-router-topk 1"),
-            "--moe-router-topk 1: the softmax of one chosen expert is always 1, so the router would not learn; add "
+            "--moe-router-topk 1: the softmax over one chosen expert is always 1, so the router would not learn; add "
             "--moe-router-pre-softmax");
   EXPECT_EQ(problem_of("--moe-router-topk 1 --moe-router-pre-softmax"), "no error");
   EXPECT_EQ(problem_of("--no-moe-router-norm-topk"),
-            "--no-moe-router-norm-topk: the softmax over the chosen always sums to one; add --moe-router-pre-softmax, "
-            "or leave the flag out");
+            "--no-moe-router-norm-topk: the softmax over the chosen experts always sums to one; add "
+            "--moe-router-pre-softmax, or drop the flag");
   EXPECT_EQ(problem_of("--moe-router-score-function sigmoid --moe-router-pre-softmax"),
-            "--moe-router-pre-softmax: there is no softmax with sigmoid scores; leave one of the two out");
+            "--moe-router-pre-softmax: sigmoid scores have no softmax; drop one of the two");
   EXPECT_EQ(problem_of("--add-bias-linear --moe-shared-expert-intermediate-size 8"),
-            "--add-bias-linear: a shared expert has no biases; use --add-qkv-bias, or have none");
+            "--add-bias-linear: a shared expert has no biases; use --add-qkv-bias, or drop the flag");
   EXPECT_EQ(problem_of("--position-embedding-type yarn --use-rope-scaling"),
-            "--use-rope-scaling: positions are scaled by YaRN already; leave one of the two out");
+            "--use-rope-scaling: YaRN already scales the positions; drop one of the two");
   EXPECT_EQ(problem_of("--moe-router-num-groups 3 --moe-router-group-topk 1"),
             "--moe-router-num-groups 3: must divide --num-experts 8");
-  EXPECT_EQ(problem_of("--moe-router-num-groups 2"), "--moe-router-num-groups 2: needs --moe-router-group-topk too");
-  EXPECT_EQ(problem_of("--moe-router-group-topk 2"), "--moe-router-group-topk 2: needs --moe-router-num-groups too");
+  EXPECT_EQ(problem_of("--moe-router-num-groups 2"), "--moe-router-num-groups 2: also needs --moe-router-group-topk");
+  EXPECT_EQ(problem_of("--moe-router-group-topk 2"), "--moe-router-group-topk 2: also needs --moe-router-num-groups");
   EXPECT_EQ(problem_of("--moe-router-topk 4 --moe-router-num-groups 8 --moe-router-group-topk 2"),
             "--moe-router-topk 4: the 2 kept groups hold only 2 experts; keep more groups");
   EXPECT_EQ(problem_of("--moe-router-topk 6 --moe-router-num-groups 2 --moe-router-group-topk 3"),
@@ -245,7 +245,7 @@ TEST(Options, BatchesThatDoNotDivide) {
             "--global-batch-size 2: must be a multiple of --micro-batch-size x data-parallel ranks = 4 x 1 = 4; use 4");
   EXPECT_EQ(error_of("--seq-length 0"), "--seq-length: 0 is out of range; it must be at least 1");
   EXPECT_EQ(problem_of("--train-iters 7 --train-samples 32 --global-batch-size 16"),
-            "--train-iters 7: contradicts --train-samples 32; keep one of the two");
+            "--train-iters 7: contradicts --train-samples 32; drop one of the two");
   EXPECT_EQ(problem_of("--train-samples 3"), "--train-samples 3: is less than one step of --global-batch-size 4");
   const ParsedOptions run("--micro-batch-size 2 --global-batch-size 8 --train-samples 100");
   EXPECT_EQ(micro_batches(run.options), 4);
@@ -257,7 +257,7 @@ TEST(Options, FilesForEachSplit) {
   EXPECT_EQ(problem_of("--train-data-path a --data-path b --vocab-size 50"),
             "--data-path, --train-data-path: more than one source of data; keep one");
   EXPECT_EQ(problem_of("--data-path a --valid-data-path b --vocab-size 50"),
-            "--valid-data-path: needs --train-data-path; --data-path and --split serve both from the same files");
+            "--valid-data-path: needs --train-data-path; --data-path and --split take both from the same files");
 }
 
 TEST(Options, Layouts) {
@@ -265,7 +265,7 @@ TEST(Options, Layouts) {
   EXPECT_EQ(run.options.layout.data_parallel_size(), 2);
   EXPECT_EQ(run.options.batch.global_batch_size, 6);
   EXPECT_EQ(ParsedOptions("", 4).options.layout.ranks, 4);
-  EXPECT_EQ(problem_of("--ranks 2", 4), "--ranks 2: the launcher started 4 processes; leave --ranks out");
+  EXPECT_EQ(problem_of("--ranks 2", 4), "--ranks 2: the launcher started 4 processes; drop --ranks");
   EXPECT_EQ(problem_of("--ranks 2 --expert-model-parallel-size 4"),
             "--expert-model-parallel-size 4: must divide the 2 ranks");
   TrainOptions stages;
@@ -280,7 +280,9 @@ TEST(Options, Layouts) {
 
 // Before any arithmetic with ranks, layers or the vocabulary.
 TEST(Options, AxesThatAreNotThereYet) {
-  const std::string rest = ": Weft does not spread a model so yet, over data and expert ranks only; leave it out";
+  const std::string rest =
+      ": not supported yet: only 1. Weft has data parallelism (--ranks or a launcher) and expert parallelism "
+      "(--expert-model-parallel-size)";
   for (const std::string flag :
        {"--tensor-model-parallel-size", "--context-parallel-size", "--pipeline-model-parallel-size"})
     for (const std::string ranks : {"", " --ranks 2", " --ranks 6", " --pattern * --global-batch-size 9"})
@@ -296,9 +298,9 @@ TEST(Options, DataSources) {
   EXPECT_EQ(problem_of("--mock-data --tokenizer-type NullTokenizer"),
             "--tokenizer-type NullTokenizer: needs --vocab-size");
   EXPECT_EQ(problem_of("--mock-data --tokenizer-type ByteTokenizer --vocab-size 300"),
-            "--vocab-size 300: ByteTokenizer has a vocabulary of its own; leave one of the two out");
+            "--vocab-size 300: ByteTokenizer has a vocabulary of its own; drop one of the two");
   EXPECT_EQ(problem_of("--vocab-size 300"),
-            "--tokenizer-type NullTokenizer: stories are text; use ByteTokenizer, or leave out --vocab-size");
+            "--tokenizer-type NullTokenizer: stories are text; use ByteTokenizer, or drop --vocab-size");
   EXPECT_EQ(
       error_of("--tokenizer-type ByteTokeniser"),
       "--tokenizer-type: 'ByteTokeniser' is not one of ByteTokenizer, NullTokenizer; did you mean ByteTokenizer?");
@@ -314,7 +316,7 @@ TEST(Options, ScheduleInSamples) {
   EXPECT_EQ(spec.decay, 800);
   EXPECT_EQ(learning_rate(spec, 0), 0.5);
   EXPECT_EQ(learning_rate(spec, 80), 2);
-  EXPECT_EQ(learning_rate(spec, 440), 1.5);  // half of the decay
+  EXPECT_EQ(learning_rate(spec, 440), 1.5);  // half-way through the decay
   EXPECT_EQ(learning_rate(spec, 800), 1);
 
   const LearningRateSpec fraction =
@@ -344,13 +346,13 @@ TEST(Options, ScheduleInSamples) {
 TEST(Options, GradientsInBf16NeedAModelInBf16) {
   for (const char* model : {"", "--fp64 "})
     EXPECT_EQ(problem_of(std::string(model) + "--grad-reduce-in-bf16"),
-              "--grad-reduce-in-bf16: gradients are as precise as the model; add --bf16");
+              "--grad-reduce-in-bf16: works only with a bf16 model; add --bf16");
   EXPECT_EQ(error_of("--bf16 --grad-reduce-in-bf16"), "no error");
 }
 
 TEST(Options, TheFastestAttentionIsNotDeterministic) {
   EXPECT_EQ(problem_of("--deterministic-mode --attention-backward fastest"),
-            "--attention-backward fastest: two runs of it differ; leave it or --deterministic-mode out");
+            "--attention-backward fastest: two runs of it differ; drop it or --deterministic-mode");
   for (const char* flags : {"--deterministic-mode", "--deterministic-mode --attention-backward deterministic"})
     EXPECT_EQ(error_of(flags), "no error");
 }
@@ -362,18 +364,19 @@ TEST(Options, SchedulesThatCannotBe) {
             "--lr-warmup-iters 10: the warm-up of 40 samples must end before the decay of 40 samples; shorten it, or "
             "set --lr-decay-iters");
   EXPECT_EQ(problem_of("--lr-warmup-fraction 0.1 --lr-warmup-iters 10"),
-            "--lr-warmup-fraction 0.1: the length of the warm-up is also given otherwise; keep one");
+            "--lr-warmup-fraction 0.1: the length of the warm-up is also set by --lr-warmup-iters or "
+            "--lr-warmup-samples; keep one");
   EXPECT_EQ(problem_of("--lr-decay-iters 10 --lr-decay-samples 40"),
-            "--lr-decay-iters 10: --lr-decay-samples 40 says the same in samples; keep one of the two");
+            "--lr-decay-iters 10: --lr-decay-samples 40 sets the same in samples; drop one of the two");
   EXPECT_EQ(problem_of("--lr-decay-style WSD"), "--lr-decay-style WSD: needs --lr-wsd-decay-iters");
   EXPECT_EQ(problem_of("--train-iters 10 --lr-decay-style WSD --lr-warmup-iters 6 --lr-wsd-decay-iters 5"),
             "--lr-wsd-decay-iters 5: warm-up and last part, 24 + 20 samples, must fit into the decay of 40; shorten "
-            "them");
+            "one of them");
   EXPECT_EQ(problem_of("--weight-decay-incr-style linear"),
             "--weight-decay-incr-style linear: needs --start-weight-decay and --end-weight-decay");
   EXPECT_EQ(problem_of("--start-weight-decay 0.1"),
             "--weight-decay-incr-style constant: --start-weight-decay 0.1 and --end-weight-decay 0.01 differ from "
-            "--weight-decay 0.01; leave them out, or use linear or cosine");
+            "--weight-decay 0.01; drop them, or use linear or cosine");
   EXPECT_EQ(problem_of("--start-weight-decay 0.2 --end-weight-decay 0.1 --weight-decay-incr-style linear"),
             "--end-weight-decay 0.1: is below --start-weight-decay 0.2; raise it");
   EXPECT_EQ(error_of("--adam-beta2 1"), "--adam-beta2: 1 is out of range; it must be at least 0 and below 1");
@@ -384,7 +387,7 @@ TEST(Options, AllProblemsAreReportedAtOnce) {
             "the configuration has 5 problems:\n"
             "  - --num-attention-heads 4: must divide --hidden-size 30; use --hidden-size 28 or 32, or set "
             "--kv-channels\n"
-            "  - --moe-router-topk 2: must not exceed --num-experts 1; choose fewer, or have more experts\n"
+            "  - --moe-router-topk 2: must not exceed --num-experts 1; lower it, or use more experts\n"
             "  - --global-batch-size 5: must be a multiple of --micro-batch-size x data-parallel ranks = 4 x 1 = 4; "
             "use 4 or 8\n"
             "  - --mock-data, --text: more than one source of data; keep one\n"
@@ -409,7 +412,7 @@ TEST(Options, AHuggingFaceDirectorySaysTheModel) {
   const ParsedOptions run("--hf some/dir --lr 1e-4");
   EXPECT_TRUE(run.options.model.pattern.empty());
   EXPECT_EQ(problem_of("--hf some/dir --hidden-size 64"),
-            "--hidden-size 64: the model is that of --hf some/dir; leave the flag out");
+            "--hidden-size 64: --hf some/dir already decides the model; drop the flag");
   EXPECT_THROW(model_config(run.options), BugError);
 }
 

@@ -1,4 +1,4 @@
-// A command line's words, read as `weft train` would read them; and the message when they are refused.
+// The words of a command line, read as `weft train` reads them, or the message that refuses them.
 #pragma once
 
 #include <string>
@@ -37,7 +37,7 @@ inline std::string error_of(std::string_view words, std::int64_t launched = 1) {
   return "no error";
 }
 
-// The only problem's text.
+// The text of the only problem.
 inline std::string problem_of(std::string_view words, std::int64_t launched = 1) {
   const std::string error = error_of(words, launched);
   const std::string head = "the configuration has a problem:\n  - ";

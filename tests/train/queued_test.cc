@@ -134,13 +134,14 @@ TEST(QueuedGraphs, are_launched_with_and_without_validation_in_between) {
    public:
     int processors() const override { return 8; }
   } device;
-  ASSERT_EQ(::setenv("WEFT_UPDATE_PROCESSORS", "2", 1), 0);
   for (const bool overlap : {false, true})
     for (const bool validate : {false, true}) {
       RankCase c = bitwise_cases(1).front().run;
       c.parallel = true;
       c.overlap_updates = overlap;
-      Session session(device, options_of(c, nullptr));
+      SessionOptions o = options_of(c, nullptr);
+      o.ranks.executor.update_processors = 2;
+      Session session(device, o);
       session.initialise_parameters(5);
       const auto& executor = dynamic_cast<StreamExecutor&>(*session.executor());
       for (int step = 0; step < 6; ++step) {
@@ -150,7 +151,6 @@ TEST(QueuedGraphs, are_launched_with_and_without_validation_in_between) {
       }
       EXPECT_TRUE(executor.was_graph()) << "overlap " << overlap << " validate " << validate;
     }
-  ::unsetenv("WEFT_UPDATE_PROCESSORS");
 }
 
 }  // namespace

@@ -69,17 +69,17 @@ inline SessionOptions options_of(const RankCase& c, World* world) {
   o.precision.bf16_gradients = c.bf16_gradients;
   o.batch = c.batch;
   o.length = c.length;
-  o.micro_batches = c.micro_batches;
-  o.block = c.block;
+  o.plan.micro_batches = c.micro_batches;
+  o.plan.block = c.block;
   o.fault = c.fault;
   o.ranks.world = world;
-  o.ranks.expert_ranks = c.expert_ranks;
-  o.ranks.weave = c.weave;
-  o.ranks.delay_weight_gradients = c.delay;
-  o.ranks.early_attention_backward = c.early;
+  o.layout = Layout::of_data_and_experts(world ? world->size() : 1, c.expert_ranks, world ? world->rank() : RankId(0));
+  o.plan.weave = c.weave;
+  o.plan.delay_weight_gradients = c.delay;
+  o.plan.early_attention_backward = c.early;
   o.ranks.parallel = c.parallel;
-  o.ranks.graph = c.graph;
-  o.ranks.overlap_updates = c.overlap_updates;
+  o.ranks.executor.graph = c.graph;
+  o.plan.overlap_updates = c.overlap_updates;
   o.adam.clip = c.clip;
   return o;
 }
@@ -90,10 +90,9 @@ inline RankRun run_rank(const RankCase& c, World* world, Device& device) {
   const SessionOptions o = options_of(c, world);
   Session session(device, o);
   session.initialise_parameters(5);
-  const std::int64_t rank = o.ranks.rank(), ranks = o.ranks.ranks();
   for (int step = 0; step < c.steps; ++step) {
     std::vector<MicroBatch> batches;
-    for (int m = 0; m < c.micro_batches; ++m) batches.push_back(batch_of(c, step, m * ranks + rank));
+    for (int m = 0; m < c.micro_batches; ++m) batches.push_back(batch_of(c, step, o.layout.shard_of(m)));
     const StepResult r = session.step(batches, 1e-2, 0.1);
     result.losses.push_back(r.loss);
     if (r.gradient_norm) result.norms.push_back(*r.gradient_norm);

@@ -33,10 +33,10 @@ TEST(PlanReport, gives_what_communicators_hold_where_there_are_some) {
   PlanReport report;
   EXPECT_THAT(to_text(report), Not(HasSubstr("links")));
   report.communicator_bytes = 373 << 20;
-  EXPECT_THAT(to_text(report), HasSubstr("  links       373.00 MiB between ranks, beside it, measured"));
+  EXPECT_THAT(to_text(report), HasSubstr("  links       373.00 MiB in addition, between ranks, measured"));
 }
 
-// On a device without a clock of its own there is none; the products run all the same.
+// A device without a clock of its own has no peak, but the products still run.
 TEST(ProductPeak, runs_at_any_size) {
   CpuDevice device;
   for (const DType dtype : {DType::f32, DType::bf16})

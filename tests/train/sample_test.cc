@@ -20,11 +20,11 @@ TEST(Sample, BytesThatAreNoTextAreShownAsSuch) {
   EXPECT_EQ(readable("\xf4\x90\x80\x80"), no + no + no + no) << "beyond the last character";
 }
 
-// Plans have a fixed length, so that a short text is followed by tokens that mean nothing.
+// Plans have a fixed length, so a short text is padded with meaningless tokens.
 TEST(Sample, LogitsDoNotDependOnWhatFollows) {
   RankCase c = small_case("[*E]");
   c.length = 12;
-  c.config.experts.balance.capacity_factor = 1;  // in training, experts drop what is too much
+  c.config.experts.balance.capacity_factor = 1;  // in training, experts drop what exceeds it
   CpuDevice device;
   Session session(device, options_of(c, nullptr));
   session.initialise_parameters(5);

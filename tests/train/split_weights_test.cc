@@ -17,7 +17,7 @@ SessionOptions options_of(const RankCase& c, bool updates = true) {
   o.precision.compute = DType::bf16;
   o.batch = c.batch;
   o.length = c.length;
-  o.updates = updates;
+  o.plan.kind = updates ? PlanKind::train : PlanKind::gradients;
   return o;
 }
 

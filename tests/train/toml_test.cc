@@ -84,10 +84,10 @@ TEST(Toml, ADeniedChoiceIsAnyOther) {
   g.read("red = false\ncolour = 'green'\n");
   EXPECT_EQ(g.colour, "green");
   EXPECT_EQ(Fixture().error("red = false"),
-            "run.toml:1:7: red = false does not say what instead; set colour\n"
+            "run.toml:1:7: red = false does not tell what to use instead; set colour\n"
             "  red = false\n"
             "        ^");
-  EXPECT_EQ(Fixture().error("dtype = false").rfind("run.toml:1:9: --dtype: wants a text, got false", 0), 0u);
+  EXPECT_EQ(Fixture().error("dtype = false").rfind("run.toml:1:9: --dtype: must be a text, not false", 0), 0u);
   EXPECT_EQ(Fixture().error("bf16 = false\ndtype = 'bf16'\n"),
             "run.toml:1:8: --dtype is given twice with different values: bf16 (run.toml:2) and f32 (--bf16, "
             "run.toml:1); keep one\n"
@@ -101,7 +101,7 @@ TEST(Toml, AListOfOneMayStandAlone) {
   EXPECT_EQ(f.paths, (std::vector<std::string>{"a"}));
   f.read("data-path = 0.1\n");
   EXPECT_EQ(f.paths, (std::vector<std::string>{"0.1"}));
-  EXPECT_EQ(f.error("data-path = true").rfind("run.toml:1:13: --data-path: wants a list of texts, got true", 0), 0u);
+  EXPECT_EQ(f.error("data-path = true").rfind("run.toml:1:13: --data-path: must be a list of texts, not true", 0), 0u);
 }
 
 TEST(Toml, UnknownKeysPointAndSuggest) {
@@ -113,11 +113,11 @@ TEST(Toml, UnknownKeysPointAndSuggest) {
 
 TEST(Toml, WrongValuesPointAtTheValue) {
   EXPECT_EQ(Fixture().error("hidden-size = \"64\"\n"),
-            "run.toml:1:15: --hidden-size: wants a whole number, got the text '64'\n"
+            "run.toml:1:15: --hidden-size: must be a whole number, not the text '64'\n"
             "  hidden-size = \"64\"\n"
             "                ^");
   EXPECT_EQ(Fixture().error("hidden-size = 1.5"),
-            "run.toml:1:15: --hidden-size: wants a whole number, got 1.5\n"
+            "run.toml:1:15: --hidden-size: must be a whole number, not 1.5\n"
             "  hidden-size = 1.5\n"
             "                ^");
   EXPECT_EQ(Fixture().error("\n\nhidden-size = 0 # none"),
@@ -125,15 +125,15 @@ TEST(Toml, WrongValuesPointAtTheValue) {
             "  hidden-size = 0 # none\n"
             "                ^");
   EXPECT_EQ(Fixture().error("fast = 1"),
-            "run.toml:1:8: --fast wants true or false\n"
+            "run.toml:1:8: --fast must be true or false\n"
             "  fast = 1\n"
             "         ^");
   EXPECT_EQ(Fixture().error("name = [1]"),
-            "run.toml:1:8: --name: wants a text, got a list\n"
+            "run.toml:1:8: --name: must be a text, not a list\n"
             "  name = [1]\n"
             "         ^");
   EXPECT_EQ(Fixture().error("lr = true"),
-            "run.toml:1:6: --lr: wants a number, got true\n"
+            "run.toml:1:6: --lr: must be a number, not true\n"
             "  lr = true\n"
             "       ^");
   EXPECT_EQ(Fixture().error("dtype = 'f16'"),
@@ -141,7 +141,7 @@ TEST(Toml, WrongValuesPointAtTheValue) {
             "  dtype = 'f16'\n"
             "          ^");
   EXPECT_EQ(Fixture().error("lr = 1979-05-27"),
-            "run.toml:1:6: lr: a value is a text, a number, true, false or a list of these\n"
+            "run.toml:1:6: lr: a value must be a text, a number, true, false or a list of these\n"
             "  lr = 1979-05-27\n"
             "       ^");
   EXPECT_EQ(Fixture().error("lr = nan"),
@@ -152,11 +152,11 @@ TEST(Toml, WrongValuesPointAtTheValue) {
 
 TEST(Toml, EmptyValuesAreRefusedInTheirPlace) {
   EXPECT_EQ(Fixture().error("lr = 1\nname = ''\n"),
-            "run.toml:2:8: --name: the value is empty; leave the flag out instead\n"
+            "run.toml:2:8: --name: the value is empty; drop the flag instead\n"
             "  name = ''\n"
             "         ^");
   EXPECT_EQ(Fixture().error("data-path = []"),
-            "run.toml:1:13: --data-path: the value is empty; leave the flag out instead\n"
+            "run.toml:1:13: --data-path: the value is empty; drop the flag instead\n"
             "  data-path = []\n"
             "              ^");
   EXPECT_EQ(Fixture().error("data-path = ['a', '']").rfind("run.toml:1:13: --data-path: the value is empty", 0), 0u);
@@ -197,7 +197,7 @@ TEST(Toml, ForeignFlags) {
 
 TEST(Toml, FilesDoNotNameFiles) {
   EXPECT_EQ(Fixture().error("config = 'other.toml'"),
-            "run.toml:1:1: config stands only on the command line, not in a file\n"
+            "run.toml:1:1: config is allowed only on the command line, not in a file\n"
             "  config = 'other.toml'\n"
             "  ^");
 }

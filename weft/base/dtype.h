@@ -10,10 +10,10 @@ namespace weft {
 
 enum class DType : std::uint8_t { f32, f64, bf16, i16, i32, i64, u8 };
 
-std::size_t size_of(DType dtype);  // bytes an element
+std::size_t size_of(DType dtype);  // bytes per element
 std::string_view name_of(DType dtype);
 
-// Stored in 16 bits, always computed with as float. Rounds to nearest even; NaN stays NaN.
+// 16 bits of storage; all arithmetic is in float. Rounds to nearest even; NaN stays NaN.
 struct bfloat16 {
   std::uint16_t bits = 0;
 
@@ -26,12 +26,12 @@ struct bfloat16 {
   operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 };
 
-// A float in two halves of 16 bits, as the weights of bf16 models are kept: the nearest bf16 number, which models compute
-// with, and a remainder in units of the float's last place, so that
+// A float split into two halves of 16 bits, the form in which the weights of bf16 models are kept: the nearest bf16
+// number, which models compute with, and a remainder in units of the float's last place, so that
 //   bits of the float = (bits of the weight << 16) + remainder.
-// Of two bf16 numbers equally near, the weight is the one farther from zero, and the remainder -2^15: 2^15 would not fit.
-// This holds for every float, infinities and those that round to one included. A NaN's weight is a NaN with
-// remainder 0, so it stays one and loses its lower bits. (Always inlined: kernels of every instruction set use it.)
+// A tie goes to the bf16 number farther from zero, with remainder -2^15: 2^15 would not fit.
+// This holds for every float, including infinities and floats that round to one. A NaN becomes a NaN weight with
+// remainder 0: it stays a NaN but loses its lower bits. (Always inlined: kernels of every instruction set use it.)
 struct SplitFloat {
   bfloat16 weight;
   std::int16_t remainder = 0;
@@ -49,7 +49,7 @@ struct SplitFloat {
   return std::bit_cast<float>(upper + static_cast<std::uint32_t>(std::int32_t{split.remainder}));
 }
 
-// The type sums are kept in: double for double, float for everything else.
+// The type that sums of T are kept in: double for double, float for everything else.
 template <class T>
 struct AccumulatorOf {
   using type = float;

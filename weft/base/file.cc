@@ -19,7 +19,7 @@
 namespace weft {
 
 std::string read_file(const std::filesystem::path& file) {
-  std::error_code error;  // what cannot be looked at cannot be opened either
+  std::error_code error;  // ignored: opening fails for the same reason
   if (std::filesystem::is_directory(file, error)) throw UserError("{} is a directory, not a file", file.string());
   std::ifstream in(file, std::ios::binary);
   if (!in) throw UserError("cannot read {}: {}", file.string(), std::strerror(errno));
@@ -38,7 +38,8 @@ void write_file_atomically(const std::filesystem::path& file, std::string_view b
 
 namespace {
 
-// What a path is of this process's output, which may go to a file that others write to as well: its descriptor, or -1.
+// The descriptor (stdout or stderr) that a path refers to, or -1. Others may write to that file too, so it must not be
+// replaced.
 int output_of(const std::string& file) {
   struct stat named {
   }, output{};
@@ -52,7 +53,7 @@ int output_of(const std::string& file) {
 
 NewFile::NewFile(const std::filesystem::path& file) : file_(file.string()) {
   namespace fs = std::filesystem;
-  std::error_code error;  // what cannot be looked at will not open either
+  std::error_code error;  // ignored: opening fails for the same reason
   if (const int output = output_of(file_); output >= 0) {
     std::fflush(stdout);
     fd_ = ::dup(output);
@@ -117,7 +118,7 @@ MappedFile::~MappedFile() {
 
 void forget_pages(std::span<const std::byte> bytes) {
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  // Only pages that hold nothing else.
+  // Only the pages that lie entirely within `bytes`.
   const auto begin = (reinterpret_cast<std::uintptr_t>(bytes.data()) + page - 1) / page * page;
   const auto end = (reinterpret_cast<std::uintptr_t>(bytes.data()) + bytes.size()) / page * page;
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);

@@ -1,4 +1,4 @@
-// Files: read, mapped, and written whole or not at all.
+// Reading, mapping and writing files. A file is written whole or not at all.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,15 @@
 
 namespace weft {
 
-// Whole file as bytes; UserError when it cannot be read.
+// The whole file as bytes. UserError when it cannot be read.
 std::string read_file(const std::filesystem::path& file);
 // RunError on failure: see NewFile.
 void write_file_atomically(const std::filesystem::path& file, std::string_view bytes);
 
-// A file that has its name, and replaces what had it, only once `commit` has returned. Until then it is written beside,
-// under another name, and goes away with this object. A link stays one: the file that it names is replaced. What is no
-// file (a pipe) or this process's output (/dev/stdout, wherever it goes) is written to as it comes. RunError when the file system fails.
+// A file that gets its name, replacing any file of that name, only when `commit` returns. Until then it is written under
+// a temporary name in the same folder and is removed with this object. A symbolic link is kept: its target is replaced.
+// A path that is not a regular file (a pipe), or that is this process's output (/dev/stdout, wherever it goes), is
+// written to directly. RunError when the file system fails.
 class NewFile {
  public:
   explicit NewFile(const std::filesystem::path& file);
@@ -25,18 +26,18 @@ class NewFile {
   NewFile& operator=(const NewFile&) = delete;
 
   void write(std::span<const std::byte> bytes);
-  void sync();  // what was written is on the disk
+  void sync();  // returns when everything written is on disk
   void commit();
 
  private:
   [[noreturn]] void fail(const char* what) const;
 
-  std::string file_, temporary_;  // temporary_: "" for what is no file
+  std::string file_, temporary_;  // temporary_: "" when written to directly
   int fd_ = -1;
   bool committed_ = false;
 };
 
-// A file mapped read-only into memory. Reading it from several threads is safe; the file must not shrink meanwhile.
+// A file mapped read-only into memory. Several threads may read it; the file must not shrink while it is mapped.
 class MappedFile {
  public:
   // UserError when the file cannot be opened; an empty file gives an empty span.
@@ -51,7 +52,7 @@ class MappedFile {
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
 };
-// Lets the system take back the memory behind these bytes of a mapped file; they are read again when looked at again.
+// Lets the system reclaim the memory of these bytes of a mapped file; the next access reads them from disk again.
 void forget_pages(std::span<const std::byte> bytes);
 
 }  // namespace weft

@@ -22,6 +22,6 @@ using NodeId = Id<struct NodeTag>;
 using BufferId = Id<struct BufferTag>;
 using TensorId = Id<struct ParameterTensorTag>;  // a physical parameter tensor of a model
 using RankId = Id<struct RankTag>;
-using PieceId = Id<struct PieceTag>;
+using PieceId = Id<struct PieceTag>;  // of a module: its pieces, then its updates
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// JSON files, read with errors that name the file and the key.
+// Reads JSON files, with errors that name the file.
 #pragma once
 
 #include <exception>
@@ -12,10 +12,10 @@ namespace weft {
 
 using Json = nlohmann::ordered_json;
 
-// Throws UserError naming the file and what is wrong with it.
+// UserError names the file and what is wrong with it.
 Json read_json(const std::filesystem::path& file);
 Json parse_json(std::string_view text, const std::string& where);
-// What an exception of the library says, without "[json.exception.parse_error.101] ".
+// The message of an exception of the JSON library, without "[json.exception.parse_error.101] ".
 std::string reason_of(const std::exception& error);
 
 }  // namespace weft

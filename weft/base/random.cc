@@ -8,7 +8,7 @@ namespace weft {
 std::uint64_t random_key(std::uint64_t seed, std::string_view name) {
   std::uint64_t hash = 0xcbf29ce484222325u;
   for (unsigned char c : name) hash = (hash ^ c) * 0x100000001b3u;
-  // splitmix64 finalizer, so that near seeds give unrelated keys
+  // splitmix64 finalizer, so that neighbouring seeds give unrelated keys
   std::uint64_t z = hash + seed * 0x9e3779b97f4a7c15u;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;

@@ -1,4 +1,4 @@
-// The extents of a tensor, outermost first. At most five dims; none is a scalar.
+// The extents of a tensor, outermost first. At most five dims; a scalar has none.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ class Shape {
   int dims() const { return dims_; }
   std::int64_t operator[](int dim) const;  // negative counts from the end
   std::int64_t elements() const;
-  // Product of all extents but the last; a matrix view of any tensor is [rows(), (*this)[-1]].
+  // Product of all extents but the last: any tensor can be viewed as the matrix [rows(), (*this)[-1]].
   std::int64_t rows() const;
   bool operator==(const Shape&) const = default;
 

@@ -23,13 +23,15 @@ std::string_view name_of(Operation operation) {
       return "broadcast";
     case Operation::transfer:
       return "transfer";
+    case Operation::replay:
+      return "a recorded step";
     case Operation::barrier:
       return "barrier";
   }
   return "?";
 }
 
-// Marks a call while it lasts.
+// Marks a call as in progress, and checks its arguments.
 class Communicator::Call {
  public:
   Call(Communicator& on, Operation operation) : on_(on) {
@@ -43,7 +45,7 @@ class Communicator::Call {
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
-  // A buffer of this call that holds at least `elements`, or exactly so many.
+  // The memory of a buffer of this call that holds at least (within) or exactly `elements`.
   enum class Fit : std::uint8_t { exact, within };
   std::byte* buffer(const char* what, const Tensor& tensor, std::int64_t elements, Fit fit = Fit::exact) const {
     const std::int64_t has = tensor.given() ? tensor.shape.elements() : 0;
@@ -59,10 +61,11 @@ class Communicator::Call {
   std::int64_t sum(const char* what, Counts counts) const {
     check(counts.size() == on_.members_.size(),
           fmt::format("{} has {} entries for {} ranks", what, counts.size(), on_.members_.size()));
-    check(std::ranges::all_of(counts, [](std::int64_t n) { return n >= 0; }), fmt::format("{} has a negative", what));
+    check(std::ranges::all_of(counts, [](std::int64_t n) { return n >= 0; }),
+          fmt::format("{} has a negative entry", what));
     return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
   }
-  // The two ranges share no byte, or, where a byte offset is given, `part` may be exactly there in `whole`.
+  // The two ranges do not overlap; if a byte offset is allowed, `part` may be exactly there in `whole`.
   void check_apart(const std::byte* whole, std::size_t whole_bytes, const std::byte* part, std::size_t part_bytes,
                    std::ptrdiff_t allowed = -1) const {
     if (whole_bytes == 0 || part_bytes == 0 || whole + whole_bytes <= part || part + part_bytes <= whole) return;
@@ -176,6 +179,18 @@ void Communicator::receive(Stream& stream, const Tensor& data, int peer) {
 void Communicator::barrier(Stream& stream) {
   const Call call(*this, Operation::barrier);
   do_barrier(stream);
+}
+
+int index_in_group(std::span<const RankId> members, RankId self, int size, const std::string& name) {
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    WEFT_CHECK(members[i].valid() && members[i].value < size, "group '{}': there is no rank {} among {}", name,
+               members[i].value, size);
+    WEFT_CHECK(std::ranges::find(members.first(i), members[i]) == members.begin() + static_cast<std::ptrdiff_t>(i),
+               "group '{}': rank {} is a member twice", name, members[i].value);
+  }
+  const auto found = std::ranges::find(members, self);
+  WEFT_CHECK(found != members.end(), "group '{}': rank {} makes it but is not a member", name, self.value);
+  return static_cast<int>(found - members.begin());
 }
 
 }  // namespace weft

@@ -35,26 +35,26 @@ bool Control::end(PeerError failure) {
 
 bool Control::fail(const std::string& message) {
   if (!end(PeerError(RankId(rank_), message))) return false;
-  tell_others(Word::failure, message);
+  send_to_others(Message::failure, message);
   return true;
 }
 
-void Control::lose(int peer, const std::string& why) {
+void Control::handle_loss(int peer, const std::string& why) {
   {
     const std::lock_guard lock(mutex_);
     if (gone_[static_cast<std::size_t>(peer)]) return;
     gone_[static_cast<std::size_t>(peer)] = true;
     changed_.notify_all();
   }
-  // The others may not see it: a connection can break between two ranks alone.
-  if (end(PeerError::lost(RankId(peer), why))) tell_others(Word::loss, fmt::format("{} {}", peer, why));
+  // The others may not notice: a connection can break between just two ranks.
+  if (end(PeerError::lost(RankId(peer), why))) send_to_others(Message::loss, fmt::format("{} {}", peer, why));
 }
 
-std::vector<std::string> Control::ask_standings(double seconds) {
+std::vector<std::string> Control::ask_activities(double seconds) {
   std::unique_lock lock(mutex_);
   answers_.assign(answers_.size(), std::nullopt);
   lock.unlock();
-  tell_others(Word::question, "");
+  send_to_others(Message::question, "");
   lock.lock();
   changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] {
     for (std::size_t peer = 0; peer < answers_.size(); ++peer)
@@ -64,12 +64,12 @@ std::vector<std::string> Control::ask_standings(double seconds) {
   std::vector<std::string> texts;
   for (const std::optional<std::string>& answer : answers_) texts.push_back(answer.value_or(""));
   lock.unlock();
-  texts[static_cast<std::size_t>(rank_)] = standing_.text();
+  texts[static_cast<std::size_t>(rank_)] = activity_.text();
   return texts;
 }
 
 bool Control::say_goodbye(double seconds_after_failure) {
-  tell_others(Word::goodbye, "");
+  send_to_others(Message::goodbye, "");
   std::unique_lock lock(mutex_);
   gone_[static_cast<std::size_t>(rank_)] = true;
   const auto all_gone = [&] { return std::ranges::all_of(gone_, [](bool gone) { return gone; }); };
@@ -80,31 +80,31 @@ bool Control::say_goodbye(double seconds_after_failure) {
   return all_gone();
 }
 
-void Control::tell_others(Word word, const std::string& text) {
+void Control::send_to_others(Message message, const std::string& text) {
   const auto shared = std::make_shared<const std::string>(text.substr(0, longest_text));
   for (int peer = 0; peer < size_; ++peer)
-    if (peer != rank_) tell(peer, word, shared);
+    if (peer != rank_) send(peer, message, shared);
 }
 
-void Control::hear(int peer, Word word, const std::string& text) {
-  switch (word) {
-    case Word::failure:
+void Control::handle(int peer, Message message, const std::string& text) {
+  switch (message) {
+    case Message::failure:
       end(PeerError(RankId(peer), text));
       return;
-    case Word::loss: {
+    case Message::loss: {
       const std::size_t space = std::min(text.find(' '), text.size());
       std::int64_t lost = peer;
       parse_int(text.substr(0, space), lost);
       end(PeerError::lost(RankId(static_cast<int>(lost)), text.substr(std::min(space + 1, text.size()))));
       return;
     }
-    case Word::question:
-      tell(peer, Word::answer, std::make_shared<const std::string>(standing_.text().substr(0, longest_text)));
+    case Message::question:
+      send(peer, Message::answer, std::make_shared<const std::string>(activity_.text().substr(0, longest_text)));
       return;
-    case Word::answer:
-    case Word::goodbye:
+    case Message::answer:
+    case Message::goodbye:
       const std::lock_guard lock(mutex_);
-      if (word == Word::answer)
+      if (message == Message::answer)
         answers_[static_cast<std::size_t>(peer)] = text;
       else
         gone_[static_cast<std::size_t>(peer)] = true;
@@ -113,13 +113,11 @@ void Control::hear(int peer, Word word, const std::string& text) {
 }
 
 void Control::note_sigterm() {
-  if (told_to_stop_.exchange(true)) _exit(128 + SIGTERM);  // asked twice: whoever computes will not come back
-  const std::string where = standing_.text();
-  if (!fail(
-          fmt::format("told to stop (SIGTERM; launchers send it to every rank when one dies). It stood at: {}", where)))
-    return;
-  // Written at once and by hand: mpirun kills within a second, and the threads that wait may never get to speak.
-  const std::string line = fmt::format("weft: rank {} is told to stop (SIGTERM). It stood at: {}\n", rank_, where);
+  if (got_sigterm_.exchange(true)) _exit(128 + SIGTERM);  // asked twice: this rank's threads do not respond
+  const std::string where = activity_.text();
+  if (!fail(fmt::format("got SIGTERM, which launchers send to every rank when one dies. It was at: {}", where))) return;
+  // Written directly: mpirun kills within a second, and the waiting threads may never get to print.
+  const std::string line = fmt::format("weft: rank {} got SIGTERM and stops. It was at: {}\n", rank_, where);
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }
 

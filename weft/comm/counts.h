@@ -1,4 +1,4 @@
-// What implementations of Communicator count alike.
+// Counting shared by the implementations of Communicator.
 #pragma once
 
 #include <numeric>
@@ -13,7 +13,8 @@ inline std::int64_t sum_before(Counts counts, int peer) {
   return std::accumulate(counts.begin(), counts.begin() + peer, std::int64_t{0});
 }
 
-// Bytes up to which everyone sends all of it to everyone: one round instead of two.
+// All-reduces of up to this many bytes take one round instead of two: every member sends its whole buffer to every
+// other.
 constexpr std::int64_t small_all_reduce = 16 * 1024;
 
 }  // namespace weft

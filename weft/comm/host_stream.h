@@ -4,7 +4,7 @@
 
 namespace weft {
 
-// For groups over host memory, whose calls are done when they return, beside any device.
+// The stream for groups over host memory, whose calls are finished when they return.
 class HostStream : public Stream {
  public:
   void synchronize() override {}

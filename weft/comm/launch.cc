@@ -24,12 +24,12 @@ std::optional<int> number(const Environment& environment, const char* name) {
   std::int64_t value = 0;
   if (!parse_int(text, value) || value < 0 || value > 1'000'000'000)
     throw UserError(
-        "{}='{}' in the environment is not a rank or a number of ranks; unset it, or start by mpirun or srun", name,
+        "{}='{}' in the environment is not a rank or a number of ranks; unset it, or start with mpirun or srun", name,
         text);
   return static_cast<int>(value);
 }
 
-// What a launcher gives in four variables; nothing when it gives neither rank nor size.
+// What a launcher gives in four variables; nothing if it gives neither rank nor size.
 std::optional<Place> place(const Environment& environment, const char* rank_name, const char* size_name,
                            const char* local_rank_name, const char* local_size_name) {
   const std::optional<int> rank = number(environment, rank_name), size = number(environment, size_name);
@@ -55,11 +55,11 @@ bool given(const Environment& environment, const char* name) {
   return text != nullptr && *text != '\0';
 }
 
-// Of the node's entry in Slurm's list of tasks a node: "2(x3),1" -> 2, 2, 2, 1. Nothing where there is no such entry.
+// This node's entry in Slurm's list of tasks per node: "2(x3),1" means 2, 2, 2, 1. Nothing if there is no such entry.
 std::optional<int> tasks_on_node(const Environment& environment, const char* list_name) {
   const std::optional<int> node = number(environment, "SLURM_NODEID");
   if (!node || !given(environment, list_name)) return std::nullopt;
-  std::int64_t before = *node;  // nodes that the list still has to name
+  std::int64_t before = *node;  // nodes of the list still to skip
   for (const std::string& entry : split(environment(list_name), ',')) {
     const std::size_t times_at = entry.find("(x");
     std::int64_t tasks = 0, times = 1;
@@ -73,12 +73,13 @@ std::optional<int> tasks_on_node(const Environment& environment, const char* lis
 }
 
 std::optional<Place> slurm_place(const Environment& environment) {
-  // Without a step this is the batch script itself: it sees SLURM_NTASKS=N and rank 0, and N-1 others never come.
+  // Without a step this is the batch script itself: it sees SLURM_NTASKS=N and rank 0, but the other N-1 never start.
   if (!given(environment, "SLURM_STEP_ID") || !given(environment, "SLURM_PROCID")) return std::nullopt;
   const char* size_name = given(environment, "SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
   std::optional<Place> found = place(environment, "SLURM_PROCID", size_name, "SLURM_LOCALID", "");
   if (!found) return found;
-  // What the step has here; SLURM_NTASKS_PER_NODE is a job's setting, which a step need not keep to, and mostly unset.
+  // The step's tasks on this node. SLURM_NTASKS_PER_NODE is a setting of the job, which a step need not follow, and is
+  // usually unset.
   const std::optional<int> here = tasks_on_node(environment, "SLURM_STEP_TASKS_PER_NODE");
   found->local_size =
       std::max(found->local_size, here ? *here : number(environment, "SLURM_NTASKS_PER_NODE").value_or(0));
@@ -101,7 +102,7 @@ std::optional<Launch> mpi_launch(const Environment& environment) {
                             "OMPI_COMM_WORLD_LOCAL_SIZE"))
     return launched(Launch::By::open_mpi, *at, true);
   const auto slurm = slurm_place(environment);
-  // Under srun PMI_RANK may come without PMI_SIZE; Slurm then says it all.
+  // Under srun PMI_RANK may be set without PMI_SIZE; Slurm's variables then have everything.
   if (!slurm || given(environment, "PMI_SIZE")) {
     if (const auto at = place(environment, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"))
       return launched(Launch::By::pmi, *at, true);
@@ -146,12 +147,12 @@ Environment process_environment() {
 
 Launch find_launch(const Environment& environment, const LaunchOptions& options) {
   const std::optional<Launch> mpi = mpi_launch(environment);
-  // MPI can serve ranks that were numbered elsewhere only if it numbers them alike (scripts that export RANK under
-  // mpirun do; torchrun on every node of an mpirun does not).
+  // MPI can connect ranks that were numbered elsewhere only if it numbers them the same way (scripts that export RANK
+  // under mpirun do; torchrun on every node of an mpirun does not).
   const auto same = [&](int rank, int size) { return mpi && mpi->mpi && mpi->rank == rank && mpi->size == size; };
   if (options.rank || options.world_size) {
     if (!options.rank || !options.world_size)
-      throw UserError("{} needs {} beside it", options.rank ? "--rank" : "--world-size",
+      throw UserError("{} also needs {}", options.rank ? "--rank" : "--world-size",
                       options.rank ? "--world-size" : "--rank");
     const int rank = *options.rank, size = *options.world_size;
     if (size < 1 || rank < 0 || rank >= size)

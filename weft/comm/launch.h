@@ -1,6 +1,6 @@
-// Which rank am I, of how many? From the command line, or from what a launcher put into the environment. The first that
-// applies: --rank and --world-size; RANK and WORLD_SIZE (torchrun); OMPI_COMM_WORLD_*; PMI_* (MPICH, Intel MPI);
-// SLURM_* inside a step (an sbatch script without srun is one process); otherwise a process of its own.
+// Which rank this process is, and of how many. Taken from the command line or from the environment a launcher set up;
+// the first that applies: --rank and --world-size; RANK and WORLD_SIZE (torchrun); OMPI_COMM_WORLD_*; PMI_* (MPICH,
+// Intel MPI); SLURM_* inside a step (an sbatch script without srun is one process); otherwise a single process.
 #pragma once
 
 #include <functional>
@@ -16,10 +16,10 @@ struct Launch {
   int size = 1;
   int local_rank = 0;  // among the ranks of this machine
   int local_size = 1;
-  bool mpi = false;  // an MPI launcher started these very ranks, so MPI can connect them
+  bool mpi = false;  // an MPI launcher numbered the ranks this way, so MPI can connect them
 
   std::string text() const;         // "rank 2 of 4, started by mpirun (Open MPI)"
-  std::string without_mpi() const;  // advice: how to start such ranks where there is no MPI
+  std::string without_mpi() const;  // advice: how to start such ranks without MPI
 };
 
 struct LaunchOptions {
@@ -31,7 +31,7 @@ struct LaunchOptions {
 using Environment = std::function<const char*(const char*)>;
 Environment process_environment();
 
-// UserError when variables contradict each other or hold no numbers.
+// UserError when variables contradict each other or are not numbers.
 Launch find_launch(const Environment& environment, const LaunchOptions& options = {});
 
 }  // namespace weft

@@ -10,8 +10,9 @@ namespace weft {
 
 namespace {
 
-// Tags stay within the 32767 that every MPI has. Collectives: the round's number and the operation, so that ranks that
-// make different calls never take each other's data. Transfers are matched by order alone.
+// Tags stay within the 32767 that every MPI supports. The tag of a collective holds the round's number and the
+// operation, so that ranks that make different calls never take each other's data. Transfers are matched by order
+// alone.
 constexpr std::uint64_t tag_rounds = 4095;
 constexpr int transfer_tag = 4095 * 8;
 
@@ -27,10 +28,10 @@ MessageCommunicator::MessageCommunicator(std::shared_ptr<Control> control, std::
       control_(std::move(control)),
       messages_(std::move(messages)),
       inputs_(members.size()) {
-  control_->standing().add(this);
+  control_->activity().add(this);
 }
 
-MessageCommunicator::~MessageCommunicator() { control_->standing().remove(this); }
+MessageCommunicator::~MessageCommunicator() { control_->activity().remove(this); }
 
 void MessageCommunicator::begin_round() {
   control_->throw_if_ended();
@@ -40,9 +41,9 @@ void MessageCommunicator::begin_round() {
 void MessageCommunicator::finish_round() {
   finish(
       *messages_, *control_, [this] { return call_text(); }, [this](int peer) { return world_rank(peer); });
-  if (!messages_->misfit()) return;
-  const Messages::Misfit misfit = *messages_->misfit();
-  const std::string why = count_mismatch(misfit.peer, misfit.sent, rank(), misfit.expected);
+  if (!messages_->mismatch()) return;
+  const Messages::Mismatch mismatch = *messages_->mismatch();
+  const std::string why = count_mismatch(mismatch.peer, mismatch.sent, rank(), mismatch.expected);
   control_->fail(why);
   messages_->abandon();
   throw RunError(why);
@@ -57,7 +58,7 @@ void MessageCommunicator::round(const std::byte* send, const SendPart& send_part
     const Part part = receive_part(peer);
     messages_->receive(peer, tag_, receive + part.at, part.bytes, width_of(dtype));
   }
-  for (int step = 1; step < size(); ++step) {  // every rank begins with another peer
+  for (int step = 1; step < size(); ++step) {  // every rank starts with a different peer
     const int peer = (rank() + step) % size();
     const Part part = send_part(peer);
     messages_->send(peer, tag_, send + part.at, part.bytes);

@@ -1,5 +1,5 @@
-// A member's end of a group whose ranks are processes. Every operation is one or two rounds of messages between pairs,
-// so that a wait knows whom it waits for, and reductions add in rank order under every transport.
+// A member's end of a group whose ranks are processes. Every operation is one or two rounds of pairwise messages, so
+// that a wait knows which ranks it waits for, and reductions add in rank order with every transport.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ namespace weft {
 
 class MessageCommunicator : public Communicator {
  public:
-  // `messages` go between the members, numbered in their order.
+  // `messages` connects the members; its peers are numbered in their order.
   MessageCommunicator(std::shared_ptr<Control> control, std::unique_ptr<Messages> messages,
                       std::span<const RankId> members, int rank, const std::string& name);
   ~MessageCommunicator() override;
@@ -30,7 +30,7 @@ class MessageCommunicator : public Communicator {
   void do_transfer(Stream& stream, std::span<const Transfer> transfers) override;
   void do_barrier(Stream& stream) override;
 
-  // A round: the peer's part of `send` goes to it and its part of `receive` comes from it, for every other member.
+  // A round: every other member gets its part of `send`, and its part of `receive` is received from it.
   struct Part {
     std::int64_t at = 0, bytes = 0;
   };
@@ -39,8 +39,8 @@ class MessageCommunicator : public Communicator {
              DType dtype);
   void begin_round();
   void finish_round();  // waits, and checks the counts
-  // out = what every member's `mine` (this rank's: own) reduces to; the others' parts lie in scratch, one after
-  // another.
+  // out = the reduction of this rank's part (own) and the other members' parts, which are stored one after another in
+  // scratch.
   void reduce_scratch(Reduction reduction, DType dtype, const std::byte* own, std::byte* out, std::int64_t count);
   std::byte* scratch(std::int64_t bytes);
 

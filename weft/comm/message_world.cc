@@ -11,11 +11,11 @@ namespace weft {
 
 namespace {
 
-constexpr double goodbye_after_failure = 2;  // seconds for the others to say what they have to say
+constexpr double goodbye_after_failure = 2;  // seconds for the others to print their errors
 
-// What ranks tell each other before they make a group.
+// What ranks send each other before they make a group.
 struct GroupNotice {
-  std::uint64_t id = 0;  // by the first member
+  std::uint64_t id = 0;  // chosen by the first member
   std::uint64_t members_hash = 0;
   std::int64_t members = 0;
   std::array<char, 240> name{};
@@ -55,23 +55,23 @@ void MessageWorld::use(std::shared_ptr<Control> control, std::unique_ptr<Message
 }
 
 bool MessageWorld::leave() {
-  if (std::uncaught_exceptions() > exceptions_) abort("an exception ended it");
+  if (std::uncaught_exceptions() > exceptions_) abort("it ended with an exception");
   const bool all = control_->say_goodbye(goodbye_after_failure);
   return all && !control_->ended().load();
 }
 
 void MessageWorld::set_timeout(double seconds) {
-  WEFT_CHECK(seconds > 0, "a timeout of {} seconds", seconds);
+  WEFT_CHECK(seconds > 0, "the timeout must be positive, not {} seconds", seconds);
   control_->set_timeout(seconds);
 }
 
 std::uint64_t MessageWorld::agree_on_group(std::span<const RankId> members, const std::string& name) {
-  // All tell the first member, and it tells all when it has heard them.
+  // All send to the first member, which answers when it has received all.
   GroupNotice mine = notice_of(members, name);
   std::vector<GroupNotice> theirs(members.size());
   const auto bytes = static_cast<std::int64_t>(sizeof(GroupNotice));
-  const auto tell = [&](RankId to) { setup_->send(to.value, 0, reinterpret_cast<const std::byte*>(&mine), bytes); };
-  const auto hear = [&](std::size_t from) {
+  const auto send = [&](RankId to) { setup_->send(to.value, 0, reinterpret_cast<const std::byte*>(&mine), bytes); };
+  const auto receive = [&](std::size_t from) {
     setup_->receive(members[from].value, 0, reinterpret_cast<std::byte*>(&theirs[from]), bytes, 1);
   };
   const auto wait = [&] {
@@ -82,23 +82,23 @@ std::uint64_t MessageWorld::agree_on_group(std::span<const RankId> members, cons
   const auto compare = [&](std::size_t with) {
     const GroupNotice& other = theirs[with];
     if (other.members_hash == mine.members_hash && other.members == mine.members && other.name == mine.name) return;
-    const std::string why =
-        fmt::format("rank {} makes group '{}' of {} ranks while rank {} makes group '{}' of {}, or of other ones",
-                    members[with].value, other.name.data(), other.members, rank_, name, mine.members);
+    const std::string why = fmt::format(
+        "rank {} makes group '{}' of {} ranks while rank {} makes group '{}' of {}, or their members differ",
+        members[with].value, other.name.data(), other.members, rank_, name, mine.members);
     control_->fail(why);
     throw RunError(why);
   };
   if (members[0].value == rank_) {
-    for (std::size_t from = 1; from < members.size(); ++from) hear(from);
+    for (std::size_t from = 1; from < members.size(); ++from) receive(from);
     wait();
     for (std::size_t from = 1; from < members.size(); ++from) compare(from);
     mine.id = (static_cast<std::uint64_t>(rank_) + 1) << 32 | groups_led_++;
-    for (const RankId to : members.subspan(1)) tell(to);
+    for (const RankId to : members.subspan(1)) send(to);
     wait();
     return mine.id;
   }
-  tell(members[0]);
-  hear(0);
+  send(members[0]);
+  receive(0);
   wait();
   compare(0);
   return theirs[0].id;
@@ -107,7 +107,7 @@ std::uint64_t MessageWorld::agree_on_group(std::span<const RankId> members, cons
 std::unique_ptr<Communicator> MessageWorld::make_group(std::span<const RankId> members, const std::string& name,
                                                        Device* device) {
   if (device && device->asynchronous())
-    throw UserError("{} moves host memory only, and group '{}' is over {}: ranks on GPUs need NCCL", transport_, name,
+    throw UserError("{} moves host memory only, but group '{}' is on {}: ranks on GPUs need NCCL", transport_, name,
                     device->name());
   const int index = index_in_group(members, rank(), size_, name);
   control_->throw_if_ended();

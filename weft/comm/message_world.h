@@ -1,4 +1,4 @@
-// A world whose ranks are processes that exchange messages: what MPI's and TCP's have in common.
+// A world whose ranks are processes that exchange messages: what MPI and TCP have in common.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,8 @@
 
 namespace weft {
 
-// Blocks SIGTERM for this thread and all it starts, so that the control thread can take it; not where the program has
-// plans of its own for it.
+// Blocks SIGTERM for this thread and the threads it starts, so that the control thread can receive it. Does nothing if
+// the program handles SIGTERM itself.
 class SigtermBlock {
  public:
   SigtermBlock();
@@ -36,19 +36,19 @@ class MessageWorld : public World {
   void throw_if_ended() const override { control_->throw_if_ended(); }
   void set_timeout(double seconds) override;
   double timeout() const override { return control_->timeout(); }
-  std::vector<std::string> standings() override { return control_->ask_standings(Control::answer_seconds); }
-  void set_status(std::function<std::string()> status) override { control_->standing().set_status(std::move(status)); }
+  std::vector<std::string> activities() override { return control_->ask_activities(Control::answer_seconds); }
+  void set_status(std::function<std::string()> status) override { control_->activity().set_status(std::move(status)); }
 
  protected:
   MessageWorld(int rank, int size, std::string transport);
 
-  // To be called once: the channel of the run, and messages between all ranks for make_group.
+  // Called once: sets the control channel, and the messages between all ranks that make_group uses.
   void use(std::shared_ptr<Control> control, std::unique_ptr<Messages> setup);
-  // Says goodbye; to be called first in the destructor. True when all ranks came to it and none has failed.
+  // Says goodbye; called first in the destructor. True if all ranks said goodbye and none failed.
   bool leave();
 
-  // Collective over the members, which have agreed that they mean this group. id: the same on all of them, and theirs
-  // alone; never 0.
+  // Collective over the members, which have agreed on this group. id: the same on all members, unique to the group,
+  // never 0.
   virtual std::unique_ptr<Messages> open_group(std::span<const RankId> members, std::uint64_t id) = 0;
 
  private:

@@ -19,7 +19,7 @@ void finish(Messages& messages, Control& control, const std::function<std::strin
     for (const int peer : messages.pending_peers()) missing.push_back(world_rank(peer));
     const double waited = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     const std::string report =
-        timeout_report(what(), waited, limit, missing, control.ask_standings(Control::answer_seconds));
+        timeout_report(what(), waited, limit, missing, control.ask_activities(Control::answer_seconds));
     const bool first = control.fail(report);
     messages.abandon();
     if (first) throw RunError(report);

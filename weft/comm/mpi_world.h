@@ -1,5 +1,5 @@
-// The world of MPI. libweft_mpi.so beside the executable holds all that knows MPI; it is loaded here and nowhere else,
-// so that a program without mpirun needs no MPI installed. Builds without MPI's headers have weft/comm/unavailable/.
+// A world over MPI. All code that calls MPI is in libweft_mpi.so next to the executable; it is loaded only here, so
+// that a program without mpirun needs no MPI installed. Builds without MPI's headers use weft/comm/unavailable/.
 #pragma once
 
 #include <memory>
@@ -10,13 +10,13 @@
 
 namespace weft {
 
-// Connects this process with the others that the launcher started; to be destroyed by the thread that made it, after
-// its groups. UserError when the launcher does not speak MPI, RunError when MPI cannot be loaded or started. The
-// destructor waits for the other ranks to come to it too; catch and print errors before it, as mpirun stops the others
-// when the first rank exits with a failure.
+// Connects this process with the others that the launcher started. Must be destroyed by the thread that made it, after
+// its groups. UserError when the launcher does not support MPI, RunError when MPI cannot be loaded or started. The
+// destructor waits for the other ranks' destructors; catch and print errors before it, as mpirun stops the others when
+// the first rank exits with a failure.
 std::unique_ptr<World> make_mpi_world(const Launch& launch);
 
-// What `weft devices` says about MPI: the library's version, or why there is none. Starts nothing.
+// What `weft devices` prints about MPI: the library's version, or why there is none. Does not start MPI.
 std::string mpi_version();
 
 }  // namespace weft

@@ -21,7 +21,7 @@ std::array<char, 64> fixed(const std::string& text) {
   return out;
 }
 
-// The kernel's own name of this boot: containers of one machine have the same, whatever host names they have.
+// The kernel's id of this boot: the same in all containers of a machine, whatever their host names.
 std::string machine_name() {
   std::string name;
   if (std::ifstream file("/proc/sys/kernel/random/boot_id"); file >> name) return name;
@@ -35,7 +35,7 @@ std::string machine_name() {
 Cores usable_cores() {
   Cores cores;
   std::array<cpu_set_t, cores.size() / CPU_SETSIZE> sets{};
-  // std::thread::hardware_concurrency counts the machine's cores, also where this process is bound to one of them.
+  // std::thread::hardware_concurrency counts the machine's cores even if this process is bound to one of them.
   if (sched_getaffinity(0, sizeof(sets), sets.data()) == 0)
     for (std::size_t core = 0; core < cores.size(); ++core) cores[core] = CPU_ISSET_S(core, sizeof(sets), sets.data());
   if (cores.none()) cores.set(0);
@@ -44,37 +44,37 @@ Cores usable_cores() {
 
 int usable_core_count() { return static_cast<int>(usable_cores().count()); }
 
-RankCard card_of_this_process(const Device& device) {
+RankPlacement placement_of_this_process(const Device& device) {
   return {fixed(machine_name()), fixed(device.identity()), usable_cores()};
 }
 
-Neighbours count_neighbours(std::span<const RankCard> cards, int rank) {
-  const RankCard& own = cards[static_cast<std::size_t>(rank)];
+Neighbours count_neighbours(std::span<const RankPlacement> placements, int rank) {
+  const RankPlacement& own = placements[static_cast<std::size_t>(rank)];
   Neighbours found{0, 0, 0};
   std::vector<int> sharers(own.cores.size());
-  for (const RankCard& card : cards) {
-    if (card.machine != own.machine) continue;
+  for (const RankPlacement& placement : placements) {
+    if (placement.machine != own.machine) continue;
     ++found.on_machine;
-    if (card.device == own.device) ++found.on_device;
-    for (std::size_t core = 0; core < sharers.size(); ++core) sharers[core] += card.cores[core] ? 1 : 0;
+    if (placement.device == own.device) ++found.on_device;
+    for (std::size_t core = 0; core < sharers.size(); ++core) sharers[core] += placement.cores[core] ? 1 : 0;
   }
-  double share = 1e-6;  // thirds add up to a whole
+  double share = 1e-6;  // so that three thirds add up to one
   for (std::size_t core = 0; core < sharers.size(); ++core)
     if (own.cores[core]) share += 1.0 / sharers[core];
   found.cores = std::max(1, static_cast<int>(share));
   return found;
 }
 
-Neighbours meet_neighbours(World& world, const Device& device) {
+Neighbours find_neighbours(World& world, const Device& device) {
   const std::unique_ptr<Communicator> group = world.make_group_of_all("neighbours");
-  RankCard own = card_of_this_process(device);
-  std::vector<RankCard> cards(static_cast<std::size_t>(world.size()));
-  static_assert(std::is_trivially_copyable_v<RankCard>);
+  RankPlacement own = placement_of_this_process(device);
+  std::vector<RankPlacement> placements(static_cast<std::size_t>(world.size()));
+  static_assert(std::is_trivially_copyable_v<RankPlacement>);
   HostStream stream;
-  const auto bytes = static_cast<std::int64_t>(sizeof(RankCard));
+  const auto bytes = static_cast<std::int64_t>(sizeof(RankPlacement));
   group->all_gather(stream, Tensor(&own, DType::u8, Shape{bytes}),
-                    Tensor(cards.data(), DType::u8, Shape{bytes * world.size()}));
-  return count_neighbours(cards, static_cast<int>(world.rank().value));
+                    Tensor(placements.data(), DType::u8, Shape{bytes * world.size()}));
+  return count_neighbours(placements, static_cast<int>(world.rank().value));
 }
 
 }  // namespace weft

@@ -1,5 +1,5 @@
-// With whom a rank shares its machine, its cores and its device. Launchers do not say it well: whether ranks are bound to
-// cores of their own, and whether each sees one GPU or all of them, depends on their options. So the ranks tell each other.
+// Which ranks share a machine, cores and a device. Launchers do not report this reliably: whether ranks are bound to
+// cores of their own, and whether each sees one GPU or all of them, depends on their options. So the ranks exchange it.
 #pragma once
 
 #include <array>
@@ -13,24 +13,24 @@
 namespace weft {
 
 using Cores = std::bitset<4096>;
-Cores usable_cores();     // by their numbers: those that this process may run on (taskset, mpirun, srun, a container)
+Cores usable_cores();  // numbers of the cores this process may run on (as set by taskset, mpirun, srun or a container)
 int usable_core_count();  // at least 1
 
-// What a rank says of itself.
-struct RankCard {
-  std::array<char, 64> machine{};  // different for every machine that runs now
-  std::array<char, 64> device{};   // one of this machine
+// Where a rank runs.
+struct RankPlacement {
+  std::array<char, 64> machine{};  // unique to the machine and its boot
+  std::array<char, 64> device{};   // unique within the machine
   Cores cores;
 };
-RankCard card_of_this_process(const Device& device);
+RankPlacement placement_of_this_process(const Device& device);
 
 struct Neighbours {
-  int on_machine = 1;  // ranks, this one among them
+  int on_machine = 1;  // ranks, including this one
   int on_device = 1;
-  int cores = 1;  // this rank's share of those it may run on: threads that do not get in others' way
+  int cores = 1;  // this rank's share of the cores it may run on
 };
-Neighbours count_neighbours(std::span<const RankCard> cards, int rank);
+Neighbours count_neighbours(std::span<const RankPlacement> placements, int rank);
 // Collective over all ranks.
-Neighbours meet_neighbours(World& world, const Device& device);
+Neighbours find_neighbours(World& world, const Device& device);
 
 }  // namespace weft

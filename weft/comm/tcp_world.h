@@ -1,5 +1,5 @@
-// The world of processes that a launcher without MPI started, connected by TCP: torchrun, srun without PMI, or ranks
-// started by hand. It moves host memory; for GPUs it is the channel that NCCL's worlds are made over.
+// A world of processes started without MPI and connected by TCP: by torchrun, by srun without PMI, or by hand. It moves
+// host memory; for GPUs it is the channel over which NCCL is set up.
 #pragma once
 
 #include <memory>
@@ -9,10 +9,11 @@
 
 namespace weft {
 
-// Connects this process with the other ranks: they meet rank 0 at MASTER_ADDR and MASTER_PORT (weft/comm/tcp/meeting.h
-// says what stands for them), and every two get a connection. UserError when nothing says where rank 0 is, or when it
-// refuses this process; RunError when some rank does not come within the timeout, which is that of later waits too
-// unless World::set_timeout gives another. The destructor waits for the other ranks to come to it too.
+// Connects this process with the other ranks: all connect to rank 0 at MASTER_ADDR and MASTER_PORT
+// (weft/comm/tcp/master_address.h lists the defaults), then every two ranks connect. UserError when the address of rank
+// 0 is unknown or rank 0 refuses this process; RunError when some rank does not connect within the timeout (seconds),
+// which also applies to later waits unless World::set_timeout changes it. The destructor waits for the other ranks'
+// destructors.
 std::unique_ptr<World> make_tcp_world(const Launch& launch, const Environment& environment, double timeout = 600);
 
 }  // namespace weft

@@ -1,7 +1,7 @@
-// All ranks of a run, as one of them sees them: it makes groups, ends the run when a rank fails, and knows where ranks
-// stand when a wait takes too long. Implementations: LocalCluster (weft/comm/local/cluster.h), make_mpi_world
-// (weft/comm/mpi_world.h), make_tcp_world (weft/comm/tcp_world.h), and make_nccl_world (weft/comm/nccl_world.h) around
-// another one.
+// All ranks of a run, as one of them sees them: makes groups, ends the run when a rank fails, and knows what ranks are
+// doing when a wait takes too long. Implementations: LocalCluster (weft/comm/local/cluster.h), make_mpi_world
+// (weft/comm/mpi_world.h), make_tcp_world (weft/comm/tcp_world.h), and make_nccl_world (weft/comm/nccl_world.h), which
+// wraps one of the others.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,13 @@
 
 namespace weft {
 
-// Another rank failed, and with it the run: an echo of that rank's own error. "rank 2 failed: MESSAGE".
+// Another rank failed, and the run with it. Repeats that rank's own error: "rank 2 failed: MESSAGE".
 class PeerError : public RunError {
  public:
   PeerError(RankId rank, const std::string& message)
       : RunError("rank {} failed: {}", rank.value, message), rank_(rank) {}
-  // It ended without a word, and a peer noticed by its connection. "rank 2 is gone (its connection closed)".
+  // It ended without reporting an error, and a peer noticed that its connection closed: "rank 2 is gone (its connection
+  // closed)".
   static PeerError lost(RankId rank, const std::string& why) {
     return {fmt::format("rank {} is gone ({})", rank.value, why), rank};
   }
@@ -40,10 +41,10 @@ class World {
   virtual RankId rank() const = 0;
   virtual int size() const = 0;
 
-  // Collective over the members, which ascend or not but are different, and include this rank. Ranks that share several
+  // Collective over the members, which are distinct, in any order, and include this rank. Ranks that share several
   // groups make them in the same order. Called by one thread at a time. The world outlives its groups.
-  // device: whose memory the group moves; null for the host's. Alike on all members; outlives the group. UserError where
-  // this world cannot reach it.
+  // device: whose memory the group moves; null for host memory. The same kind on all members; outlives the group.
+  // UserError if this world cannot move its memory.
   virtual std::unique_ptr<Communicator> make_group(std::span<const RankId> members, const std::string& name,
                                                    Device* device) = 0;
   std::unique_ptr<Communicator> make_group(std::span<const RankId> members, const std::string& name) {
@@ -56,20 +57,22 @@ class World {
     return make_group(all, name, nullptr);
   }
 
-  // This rank failed: ends every wait on every rank, now and later, with PeerError. The first message wins.
+  // This rank failed: ends every current and later wait on every rank with PeerError. The first message wins.
   // Thread-safe.
   virtual void abort(const std::string& message) = 0;
-  // Throws PeerError when the run has ended by an abort: for loops that do not communicate. Thread-safe, cheap.
+  // Throws PeerError if the run was aborted: for loops that do not communicate. Thread-safe, cheap.
   virtual void throw_if_ended() const = 0;
 
-  // Of this rank's waits from now on; fractions of a second are fine. Ten minutes unless told.
+  // The timeout of this rank's later waits; may be fractional. Ten minutes by default.
   virtual void set_timeout(double seconds) = 0;
   virtual double timeout() const { return 600; }
-  // Says where this rank stands ("micro-batch 3, layer 2, dispatch"), for reports of any rank. Called from other
-  // threads at any time; must not communicate. An empty function takes it back, and waits for a call under way.
+  // Sets the function that tells what this rank is doing ("micro-batch 3, layer 2, dispatch"), for reports of any rank.
+  // It is called from other threads at any time and must not communicate. An empty function removes it, and waits for a
+  // call in progress.
   virtual void set_status(std::function<std::string()> status) = 0;
-  // Where every rank stands, by rank, for a report; "" for one that gives no answer. May take a second. Thread-safe.
-  virtual std::vector<std::string> standings() { return {}; }
+  // What every rank is doing, by rank, for a report; "" for a rank that does not answer. May take a second.
+  // Thread-safe.
+  virtual std::vector<std::string> activities() { return {}; }
 
  protected:
   World() = default;

@@ -1,4 +1,4 @@
-// One id a byte: 0 to 255 are the bytes, 256 is the end of a document. Any text has exactly one encoding.
+// One id per byte: 0 to 255 are the bytes, 256 is the end of a document. Any text has exactly one encoding.
 #pragma once
 
 #include "weft/data/tokenizer.h"
@@ -10,7 +10,7 @@ class ByteTokenizer final : public Tokenizer {
   std::int64_t vocabulary_size() const override { return 257; }
   std::int32_t eod() const override { return 256; }
   std::vector<std::int32_t> encode(std::string_view text) const override;
-  std::string decode(std::span<const std::int32_t> ids) const override;  // the end of a document is no text
+  std::string decode(std::span<const std::int32_t> ids) const override;  // the end of a document becomes no text
 };
 
 }  // namespace weft

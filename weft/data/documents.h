@@ -1,5 +1,5 @@
-// Tokenised documents, numbered from 0. The order of samples needs only their number and lengths; what they are made of
-// (files, a rule) stays behind this interface. Reading from several threads is safe.
+// Tokenised documents, numbered from 0. The order of samples depends only on their number and lengths, not on where they
+// come from (files, a rule). Reading from several threads is safe.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ class Documents {
   virtual std::int64_t length(std::int64_t document) const = 0;  // tokens
   // Fills `out` with the document's tokens from `offset` on; the range must lie inside the document.
   virtual void read(std::int64_t document, std::int64_t offset, std::span<std::int32_t> out) const = 0;
-  // What the tokens come from, for messages and for the identity that a checkpoint keeps. Not the location: a moved
-  // data set is still the same one.
+  // What the tokens come from, for messages and for the identity that a checkpoint keeps. It leaves out the location: a
+  // data set stays the same when it is moved.
   virtual std::string identity() const = 0;
 };
 

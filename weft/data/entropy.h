@@ -5,7 +5,7 @@
 
 namespace weft {
 
-// Entropy of the byte frequencies, in nats a byte; 0 for an empty text.
+// Entropy of the byte frequencies, in nats per byte; 0 for an empty text.
 double letter_entropy(std::string_view text);
 
 }  // namespace weft

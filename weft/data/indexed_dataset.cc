@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t header_bytes = 34;
 constexpr std::string_view magic{"MMIDIDX\0\0", 9};
 
-// The arrays start at byte 34, so nothing in the file is aligned: always through memcpy.
+// The arrays start at byte 34, so nothing in the file is aligned: read with memcpy.
 template <class T>
 T load(std::span<const std::byte> bytes, std::size_t at) {
   T value;
@@ -87,19 +87,20 @@ void IndexedDataset::check_header() {
     throw UserError("{} does not begin with \"MMIDIDX\": it is not the index of a Megatron data set", file);
   }
   if (bytes.size() < header_bytes) {
-    throw UserError("{} is truncated: {} bytes, the header alone has {}", file, bytes.size(), header_bytes);
+    throw UserError("{} is truncated: it has {} bytes, and the header alone takes {}", file, bytes.size(),
+                    header_bytes);
   }
   const auto version = load<std::uint64_t>(bytes, 9);
-  if (version != 1) throw UserError("{} has version {}; only version 1 is known", file, version);
+  if (version != 1) throw UserError("{} has version {}; Weft reads version 1", file, version);
 
   const auto code = load<std::uint8_t>(bytes, 17);
   if (code == 6 || code == 7) {
-    throw UserError("{} holds {} (type code {}): not tokens", file, code == 6 ? "float64" : "float32", code);
+    throw UserError("{} holds {} (type code {}), not tokens", file, code == 6 ? "float64" : "float32", code);
   }
-  if (code == 0 || code > 8) throw UserError("{} has the unknown type code {} (known: 1 to 8)", file, code);
+  if (code == 0 || code > 8) throw UserError("{} has the unknown type code {}; codes are 1 to 8", file, code);
   type_ = static_cast<TokenType>(code);
 
-  // Divide before multiplying: a damaged count must not overflow its way past the check.
+  // Divide, do not multiply: a damaged count could overflow and pass the check.
   const auto sequences = load<std::uint64_t>(bytes, 18), boundaries = load<std::uint64_t>(bytes, 26);
   const std::uint64_t room = bytes.size() - header_bytes;
   if (sequences > room / 12 || boundaries > (room - 12 * sequences) / 8) {
@@ -109,11 +110,11 @@ void IndexedDataset::check_header() {
   }
   const std::uint64_t used = 12 * sequences + 8 * boundaries;
   if (sequences > 0 && room - used == sequences) {
-    throw UserError("{} is the index of a multimodal data set (it holds a mode for each sequence); not supported",
-                    file);
+    throw UserError(
+        "{} is the index of a multimodal data set (it holds a mode for each sequence), which is not supported", file);
   }
   if (room != used) {
-    throw UserError("{} has {} bytes behind its arrays of {} sequences and {} document boundaries", file, room - used,
+    throw UserError("{} has {} bytes after its arrays of {} sequences and {} document boundaries", file, room - used,
                     sequences, boundaries);
   }
   sequences_ = static_cast<std::int64_t>(sequences);
@@ -138,7 +139,7 @@ void IndexedDataset::check_sequences() {
     throw UserError("{}: document 0 does not start at sequence 0", file);
   const auto fall = std::is_sorted_until(boundaries.begin(), boundaries.end());
   if (fall != boundaries.end()) {
-    throw UserError("{}: document {} starts at sequence {}, before the document in front of it", file,
+    throw UserError("{}: document {} starts at sequence {}, before the previous document", file,
                     fall - boundaries.begin(), *fall);
   }
   if (boundaries.back() != sequences_) {

@@ -1,6 +1,5 @@
-// Megatron's indexed data set: PREFIX.bin holds the tokens of all sequences back to back, PREFIX.idx says where each
-// one lies and how wide a token is. Both are mapped; nothing is copied but what a sample reads. docs/data.md has the
-// layout.
+// Megatron's indexed data set: PREFIX.bin holds the tokens of all sequences back to back, PREFIX.idx holds their offsets
+// and the type of a token. Both are mapped; only what a sample reads is copied. docs/data.md has the layout.
 //
 // Opening checks everything that can be checked without reading tokens: magic, version, token type, counts against the
 // size of the file, lengths, pointers, document boundaries, the size of the .bin. Tokens are checked against the
@@ -19,23 +18,23 @@
 
 namespace weft {
 
-// The codes of the .idx file. The two floating types (6, 7) exist there but hold no tokens.
+// The codes of the .idx file. It also knows two floating-point types (6, 7), which hold no tokens.
 enum class TokenType : std::uint8_t { u8 = 1, i8 = 2, i16 = 3, i32 = 4, i64 = 5, u16 = 8 };
 
-std::size_t size_of(TokenType type);  // bytes a token
+std::size_t size_of(TokenType type);  // bytes per token
 std::string_view name_of(TokenType type);
-// What a writer uses: 16 bits while the vocabulary is below 65500, else 32. A reader believes the .idx, never this
-// rule: Megatron's own reader once used another threshold.
+// What a writer uses: 16 bits for a vocabulary below 65500, else 32. A reader trusts the .idx, never this rule: Megatron
+// has used another threshold.
 TokenType token_type_for(std::int64_t vocabulary_size);
 
-// PREFIX + ".bin" or ".idx". UserError when the prefix already carries one of these endings.
+// PREFIX + ".bin" or ".idx". UserError when the prefix already ends in one of them.
 std::filesystem::path indexed_dataset_file(const std::string& prefix, std::string_view extension);
 
 class IndexedDataset final : public Documents {
  public:
   IndexedDataset(const std::string& prefix, std::int64_t vocabulary_size);
 
-  // A document of the order is a sequence of the file (one sequence a document, as Megatron's preprocessing writes).
+  // A document of the order is a sequence of the file: Megatron's preprocessing writes one sequence per document.
   std::int64_t count() const override { return sequences_; }
   std::int64_t length(std::int64_t sequence) const override;
   void read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const override;
@@ -43,7 +42,7 @@ class IndexedDataset final : public Documents {
 
   TokenType token_type() const { return type_; }
   std::int64_t tokens() const { return tokens_; }
-  // First sequence of each document, and the number of sequences at the end.
+  // The first sequence of each document, then the number of sequences.
   std::vector<std::int64_t> document_boundaries() const;
 
  private:

@@ -33,8 +33,8 @@ IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, std::int64
 void IndexedDatasetWriter::add_document(std::span<const std::int32_t> tokens) {
   WEFT_CHECK(file_ != nullptr, "{} is finished", token_path_.string());
   if (tokens.size() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
-    throw UserError("document {} has {} tokens; the index holds at most {} a document: split it", documents(),
-                    tokens.size(), std::numeric_limits<std::int32_t>::max());
+    throw UserError("document {} has {} tokens; a document can have at most {}: split it", documents(), tokens.size(),
+                    std::numeric_limits<std::int32_t>::max());
   }
   const std::size_t width = size_of(type_), begin = packed_.size();
   packed_.resize(begin + tokens.size() * width);
@@ -74,10 +74,10 @@ void IndexedDatasetWriter::finish() {
   WEFT_CHECK(file_ != nullptr, "{} is finished", token_path_.string());
   write_packed();
   file_->sync();
-  // An old index must never describe new tokens.
+  // An earlier index must never describe the new tokens.
   std::error_code error;
   std::filesystem::remove(index_path_, error);
-  if (error) throw RunError("cannot remove the old index {}: {}", index_path_.string(), error.message());
+  if (error) throw RunError("cannot remove the previous index {}: {}", index_path_.string(), error.message());
   file_->commit();
   file_.reset();
   write_file_atomically(index_path_, index_bytes());

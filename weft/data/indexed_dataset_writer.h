@@ -1,6 +1,6 @@
-// Writes a Megatron indexed data set (indexed_dataset.h), one sequence a document. Both files are written under
-// temporary names and renamed by finish(), the .idx last: a data set that has its .idx is whole. A writer that is
-// destroyed before finish() leaves nothing behind.
+// Writes a Megatron indexed data set (indexed_dataset.h), one sequence per document. Both files are written under
+// temporary names and renamed by finish(), the .idx last: a data set that has its .idx is complete. A writer that is
+// destroyed before finish() leaves no files.
 #pragma once
 
 #include <cstddef>
@@ -38,9 +38,9 @@ class IndexedDatasetWriter {
   std::filesystem::path token_path_, index_path_;
   std::int64_t vocabulary_size_;
   TokenType type_;
-  std::unique_ptr<NewFile> file_;  // of the tokens; null: finished
+  std::unique_ptr<NewFile> file_;  // of the tokens; null once finished
   std::vector<std::int32_t> lengths_;
-  std::vector<std::byte> packed_;  // tokens in the file's type that are not in the file yet
+  std::vector<std::byte> packed_;  // tokens in the file's type, not yet written
   std::int64_t tokens_ = 0;
 };
 

@@ -27,7 +27,8 @@ std::array<double, 3> parse_split(std::string_view text) {
   const auto parts = split(text, ',');
   std::array<double, 3> shares{};
   if (parts.size() > shares.size()) {
-    throw UserError("--split {} has {} shares; give at most train,valid,test, like 969,30,1", text, parts.size());
+    throw UserError("--split {} has {} shares; give at most three (train,valid,test), like 969,30,1", text,
+                    parts.size());
   }
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (!parse_double(trim(parts[i]), shares[i]) || !(shares[i] >= 0) || std::isinf(shares[i])) {
@@ -78,7 +79,7 @@ MegatronOrder::MegatronOrder(const Documents& documents, DocumentRange range, co
   for (std::int64_t d = range.begin; d < range.end; ++d) epoch_tokens += documents.length(d);
   if (epoch_tokens < 2) {
     throw UserError(
-        "{} has {} documents with {} tokens: too few to make a sample; give it a larger share in --split, or more data",
+        "{} has {} documents with {} tokens, too few for a sample; give it a larger share in --split, or more data",
         name, range.end - range.begin, epoch_tokens);
   }
   const std::int64_t wanted = options.samples.value_or(0) * seq_length_ + 1;
@@ -102,9 +103,9 @@ MegatronOrder::MegatronOrder(const Documents& documents, DocumentRange range, co
   for (std::size_t i = 0; i < ends_.size(); ++i) ends_[i] = end += documents.length(document_index_[i]);
 
   const std::int64_t advances = epochs_ * epoch_tokens - 1;  // tokens that have a successor
-  const std::int64_t count = advances / seq_length_;         // what does not fill a sample is dropped
+  const std::int64_t count = advances / seq_length_;         // tokens that do not fill a sample are dropped
   if (count < 1) {
-    throw UserError("{} has {} tokens: too few for one sample of {} + 1; use a smaller --seq-length, or more data",
+    throw UserError("{} has {} tokens, too few for one sample of {} + 1; use a smaller --seq-length, or more data",
                     name, epoch_tokens, seq_length_);
   }
   if (count >= std::numeric_limits<std::uint32_t>::max() - 1) {
@@ -120,7 +121,7 @@ MegatronOrder::MegatronOrder(const Documents& documents, DocumentRange range, co
 MegatronOrder::Start MegatronOrder::start(std::int64_t k) const {
   const std::int64_t position = k * seq_length_;
   const auto at = std::upper_bound(ends_.begin(), ends_.end(), position);
-  WEFT_CHECK(at != ends_.end(), "sample {} begins behind the last of {} tokens", k, ends_.back());
+  WEFT_CHECK(at != ends_.end(), "sample {} begins after the last of {} tokens", k, ends_.back());
   const std::int64_t document = at - ends_.begin();
   return {document, position - (document == 0 ? 0 : ends_[static_cast<std::size_t>(document) - 1])};
 }

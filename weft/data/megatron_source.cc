@@ -70,7 +70,7 @@ struct Part {
   std::string name;
 };
 
-// Weighted: each data set makes 0.5 % more samples than its share, so that the blend's rounding never runs dry.
+// With weights, each data set makes 0.5 % more samples than its share, so that rounding in the blend never exhausts it.
 constexpr double surplus = 0.005;
 
 std::unique_ptr<TokenSource> open_split(const std::vector<Part>& parts, std::span<const double> weights,
@@ -100,9 +100,8 @@ std::unique_ptr<TokenSource> open_split(const std::vector<Part>& parts, std::spa
   if (weights.empty()) {
     if (total < samples) {
       throw UserError(
-          "--data-path names {} data sets without weights, which hold {} samples in one epoch, but the run needs {}; "
-          "put "
-          "a weight before each prefix to repeat them, or train for fewer iterations",
+          "--data-path names {} data sets without weights, which have {} samples in one epoch, but the run needs {}; "
+          "put a weight before each prefix to repeat them, or train for fewer iterations",
           parts.size(), total, samples);
     }
     total = samples;
@@ -114,11 +113,11 @@ std::unique_ptr<TokenSource>& slot(DataSplits& splits, Split split) {
   return split == Split::train ? splits.train : split == Split::valid ? splits.valid : splits.test;
 }
 
-// `wanted`: the one split to open, with all documents; absent: all of them, divided by options.split.
+// `wanted`: the one split to open, with all documents; absent: all splits, divided by options.split.
 void open_path(DataSplits& result, const MegatronDataOptions& options, const std::vector<std::string>& words,
                std::optional<Split> wanted) {
   DataPath path = parse_data_path(words);
-  if (wanted && path.prefixes.size() == 1) path.weights.clear();  // as in Megatron: nothing to weigh
+  if (wanted && path.prefixes.size() == 1) path.weights.clear();  // as Megatron does
   const OrderOptions order{.seq_length = options.seq_length, .seed = options.seed, .samples = std::nullopt};
   std::vector<SharedDocuments> documents;
   for (const std::string& prefix : path.prefixes) {
@@ -162,7 +161,7 @@ DataPath parse_data_path(const std::vector<std::string>& words) {
     path.prefixes = std::move(prefixes);
     return path;
   }
-  // No weights, then: every word is a prefix. A number among them is a weight that lost its place.
+  // Without weights every word is a prefix. A number among them is a misplaced weight.
   for (const std::string& word : words) {
     double number = 0;
     if (words.size() > 1 && parse_double(word, number)) {
@@ -179,7 +178,8 @@ DataSplits open_megatron_data(const MegatronDataOptions& options) {
   const bool by_split = std::any_of(options.split_paths.begin(), options.split_paths.end(),
                                     [](const auto& words) { return !words.empty(); });
   if (by_split && !options.data_path.empty()) {
-    throw UserError("--data-path and --train-data-path, --valid-data-path exclude each other");
+    throw UserError(
+        "--data-path cannot be combined with --train-data-path or --valid-data-path; drop one or the other");
   }
   if (!by_split) {
     open_path(result, options, options.data_path, std::nullopt);

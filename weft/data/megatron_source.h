@@ -13,7 +13,7 @@
 
 namespace weft {
 
-// What follows --data-path: "P", "P Q ..." (mixed as large as they are) or "w P v Q ..." (mixed by weight).
+// The words of --data-path: "P", "P Q ..." (mixed in proportion to their sizes) or "w P v Q ..." (mixed by weight).
 struct DataPath {
   std::vector<std::string> prefixes;
   std::vector<double> weights;  // empty: none given
@@ -21,16 +21,16 @@ struct DataPath {
 DataPath parse_data_path(const std::vector<std::string>& words);
 
 struct MegatronDataOptions {
-  // All splits from the same files, divided by `split` ...
+  // All splits come from the same files, divided by `split` ...
   std::vector<std::string> data_path;
   std::string split = "969,30,1";
-  // ... or files of their own for each split (--train-data-path, --valid-data-path).
+  // ... or each split has its own files (--train-data-path, --valid-data-path).
   std::array<std::vector<std::string>, 3> split_paths;
 
   std::int64_t seq_length = 0;
   std::int64_t vocabulary_size = 0;
   std::uint32_t seed = 1234;
-  // Samples that the run will read of train, valid, test. Nothing is opened for a split with none.
+  // Samples that the run will read from train, valid, test. A split with none is not opened.
   std::array<std::int64_t, 3> samples{};
 };
 

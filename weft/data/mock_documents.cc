@@ -8,7 +8,7 @@ namespace {
 
 constexpr __uint128_t wide(std::uint64_t high, std::uint64_t low) { return (__uint128_t{high} << 64) | low; }
 
-// numpy's default_rng(0), which is a PCG64 (XSL-RR): its state after seeding with 0, and its two ways to draw.
+// numpy's default_rng(0), a PCG64 (XSL-RR): its state after seeding with 0, and its two kinds of draws.
 class NumpyDefaultRng0 {
  public:
   // 64 bits are drawn at a time; the low half is used first.
@@ -23,7 +23,7 @@ class NumpyDefaultRng0 {
     return static_cast<std::uint32_t>(both);
   }
 
-  // Uniform in [0, bound): Lemire's multiplication, with redraws for the few values that would be too likely.
+  // Uniform in [0, bound): Lemire's multiplication, which redraws the few values that would be too likely.
   std::uint32_t below(std::uint32_t bound) {
     std::uint64_t product = std::uint64_t{next32()} * bound;
     const std::uint32_t threshold = (0u - bound) % bound;

@@ -1,6 +1,6 @@
 // Documents for --mock-data, the same as Megatron's: 100000 of them, 1 to 4095 tokens long; each counts 1, 2, 3, ...
-// modulo the vocabulary and ends with the end-of-document id. There is something to learn (the next token is one more),
-// and a loss can be compared with a run of Megatron's.
+// modulo the vocabulary and ends with the end-of-document id. A model can learn them (the next token is one more), and
+// losses can be compared with Megatron's.
 #pragma once
 
 #include <cstdint>

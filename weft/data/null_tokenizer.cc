@@ -21,7 +21,7 @@ std::vector<std::int32_t> NullTokenizer::encode(std::string_view text) const {
     const std::string_view word = text.substr(at, end - at);
     std::int64_t id = 0;
     if (!parse_int(word, id)) {
-      throw UserError("NullTokenizer reads whole numbers separated by blanks; \"{}\" at byte {} is none",
+      throw UserError("NullTokenizer reads whole numbers separated by blanks; \"{}\" at byte {} is not one",
                       word.substr(0, 40), at);
     }
     if (id < 0 || id >= vocabulary_size()) {

@@ -1,4 +1,4 @@
-// Text that already is ids: whole numbers separated by white space. Made for N ids it has N + 1 of them, the last one
+// Text that already consists of ids: whole numbers separated by white space. A tokenizer of N ids has N + 1, the last
 // being the end of a document, as in Megatron.
 #pragma once
 
@@ -8,7 +8,7 @@ namespace weft {
 
 class NullTokenizer final : public Tokenizer {
  public:
-  explicit NullTokenizer(std::int64_t ids);  // UserError unless at least one
+  explicit NullTokenizer(std::int64_t ids);  // UserError if below 1
 
   std::int64_t vocabulary_size() const override { return ids_ + 1; }
   std::int32_t eod() const override { return static_cast<std::int32_t>(ids_); }

@@ -1,5 +1,5 @@
-// The parts of numpy that Megatron's sample order is made of, bit for bit: the shuffle of a legacy RandomState and the
-// sum of an array of doubles. (std::shuffle draws differently, and its draws are not the same on every platform.)
+// The parts of numpy that Megatron's sample order uses, bit for bit: the shuffle of a legacy RandomState and the sum of
+// an array of doubles. (std::shuffle draws differently, and differently on each platform.)
 #pragma once
 
 #include <cstdint>

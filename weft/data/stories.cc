@@ -16,9 +16,9 @@ namespace {
 
 using namespace story;
 
-constexpr std::size_t shortest = 300, longest = 600;  // bytes a story
+constexpr std::size_t shortest = 300, longest = 600;  // bytes per story
 
-// Draws of one story, one after another.
+// The random draws of one story, in sequence.
 class Dice {
  public:
   explicit Dice(std::uint64_t key) : key_(key) {}

@@ -1,8 +1,8 @@
 // The plots of the stories. A part of a plot is a list of lines; each line is one of its alternatives, whose {names}
 // are replaced by what the story is about (stories.cc). A capital {He} is {he} at the beginning of a sentence.
 //
-// A story is an opening, the beginning of a plot, an episode that has nothing to do with it, and the end of the plot:
-// the end can only be told by a reader who remembers the beginning.
+// A story is an opening, the beginning of a plot, an unrelated episode, and the end of the plot, which only a reader who
+// remembers the beginning can predict.
 #pragma once
 
 #include <string_view>

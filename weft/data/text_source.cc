@@ -17,10 +17,10 @@ class TextSource final : public TokenSource {
     const auto size = static_cast<std::int64_t>(tokens_.size());
     windows_ = (size - 1) / length();
     if (windows_ < 1) {
-      throw UserError("{} has {} tokens: too few for one sample of {} + 1; use a smaller --seq-length, or more text",
+      throw UserError("{} has {} tokens, too few for one sample of {} + 1; use a smaller --seq-length, or more text",
                       name, size, length());
     }
-    // One window is given up so that an epoch can start anywhere within the first one.
+    // One window is sacrificed so that an epoch can start anywhere within the first one.
     if (shuffled_ && windows_ > 1) --windows_;
     slack_ = static_cast<std::uint64_t>(size - 1 - windows_ * length());
     std::uint64_t hash = 0xcbf29ce484222325u;
@@ -60,7 +60,7 @@ std::size_t held_out_begin(std::string_view text, double held_out) {
   }
   if (held_out == 0) return text.size();
   const auto kept = static_cast<std::size_t>(static_cast<double>(text.size()) * (1 - held_out));
-  // A boundary that is far away would take too much from the held-out part.
+  // A boundary too far away would shrink the held-out part too much.
   const std::size_t limit = kept + (text.size() - kept) / 4;
   for (std::string_view boundary : {"\n\n", "\n"}) {
     const std::size_t at = text.find(boundary, kept);

@@ -14,7 +14,8 @@ MicroBatch TokenSource::sample_batch(std::int64_t first_sample, int count) const
   WEFT_CHECK(first_sample >= 0 && count >= 0, "samples {} + {}", first_sample, count);
   if (first_sample > samples() - count) {
     throw UserError(
-        "the data end at sample {}, but sample {} is wanted ({}); train for fewer iterations or give more data",
+        "the data ends before sample {}, but the run needs sample {} ({}); train for fewer iterations or give more "
+        "data",
         samples(), first_sample + count - 1, identity());
   }
   MicroBatch result;

@@ -25,12 +25,12 @@ class TokenSource {
   explicit TokenSource(std::int64_t length);
   virtual ~TokenSource() = default;
 
-  // Samples first_sample .. first_sample + count - 1. UserError behind the last sample.
+  // Samples first_sample .. first_sample + count - 1. UserError past the last sample.
   virtual MicroBatch sample_batch(std::int64_t first_sample, int count) const;
 
-  std::int64_t length() const { return length_; }  // tokens a sample
-  virtual std::int64_t samples() const = 0;        // how many there are, or `endless`
-  // One line that decides every token of every sample, for messages.
+  std::int64_t length() const { return length_; }  // tokens per sample
+  virtual std::int64_t samples() const = 0;        // their number, or `endless`
+  // One line that determines every token of every sample, for messages.
   virtual std::string identity() const = 0;
 
  protected:

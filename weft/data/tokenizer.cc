@@ -14,8 +14,8 @@ std::unique_ptr<Tokenizer> make_tokenizer(std::string_view type, std::int64_t vo
   if (type == known[0]) return std::make_unique<ByteTokenizer>();
   if (type == known[1]) return std::make_unique<NullTokenizer>(vocabulary_size);
   const std::string near = nearest_name(type, known);
-  throw UserError("unknown tokenizer type {}{}; there are {}", type, near.empty() ? "" : " (meant " + near + "?)",
-                  join(known, ", "));
+  throw UserError("unknown tokenizer type {}{}; there are {}", type,
+                  near.empty() ? "" : " (did you mean " + near + "?)", join(known, ", "));
 }
 
 }  // namespace weft

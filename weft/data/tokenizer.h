@@ -18,11 +18,11 @@ class Tokenizer {
   virtual std::int32_t eod() const = 0;              // end of document
   // UserError when the text cannot be encoded.
   virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
-  // Never fails: a model whose vocabulary is padded may sample ids that no text has; they become U+FFFD.
+  // Never fails: a model with a padded vocabulary may sample ids without text, which become U+FFFD.
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
 };
 
-// By Megatron's --tokenizer-type. `vocabulary_size` is --vocab-size, 0 when not given. UserError for an unknown type.
+// `type` is Megatron's --tokenizer-type, `vocabulary_size` --vocab-size or 0. UserError for an unknown type.
 std::unique_ptr<Tokenizer> make_tokenizer(std::string_view type, std::int64_t vocabulary_size);
 
 }  // namespace weft

@@ -1,55 +1,10 @@
 #include "weft/device/argument_checks.h"
 
-#include <initializer_list>
-
-#include "weft/device/refuse.h"
+#include "weft/device/argument_fits.h"
 
 namespace weft {
 
 namespace {
-
-bool same_size(const Tensor& a, const Tensor& b) {
-  return a.rows() == b.rows() && a.shape.elements() == b.shape.elements();
-}
-bool is_matrix(const Tensor& x, std::int64_t rows, std::int64_t columns) {
-  return x.rows() == rows && x.columns() == columns;
-}
-DType accumulator_of(const Tensor& x) { return x.dtype == DType::f64 ? DType::f64 : DType::f32; }
-
-class Fits {
- public:
-  explicit Fits(const char* operation) : operation_(operation) {}
-
-  void operator()(bool condition, const char* why) const {
-    if (!condition) refuse(operation_, why);
-  }
-  struct Gradient {
-    const Tensor &gradient, &of;
-  };
-  void gradients(std::initializer_list<Gradient> all) const {
-    for (const auto& [gradient, of] : all)
-      (*this)(same_size(gradient, of) && gradient.dtype == of.dtype,
-              "a gradient differs from its tensor in shape or dtype");
-  }
-  void boundaries(const Tensor& starts, std::int64_t tokens) const {
-    (*this)(!starts.given() || (starts.dtype == DType::i32 && starts.shape.elements() == tokens),
-            "boundaries is not i32 [T]");
-  }
-  // Attention's: documents, or sequences of `length`.
-  void sequences(const Tensor& starts, std::int64_t length, std::int64_t tokens) const {
-    boundaries(starts, tokens);
-    (*this)(starts.given() || (length > 0 && tokens % length == 0), "T is not a multiple of length");
-  }
-  // Of recurrences.
-  void chunks(const Tensor& starts, std::int64_t length, std::int64_t chunk, std::int64_t tokens) const {
-    (*this)(chunk >= 1, "a chunk has at least one token");
-    (*this)(length == 0 || tokens % length == 0, "T is not a multiple of length");
-    boundaries(starts, tokens);
-  }
-
- private:
-  const char* operation_;
-};
 
 // What attention over all keys and over chosen ones share.
 void check_heads(const Fits& fits, const Attention& x) {

@@ -1,14 +1,26 @@
-// What operations demand of their arguments whichever device runs them: that shapes and dtypes go together. What one
-// device demands beyond that it checks itself. BugError "operation: why" for what does not fit. At least one token, except
-// where a comment says otherwise.
+// What an operation demands of its arguments on every device: that shapes and dtypes go together. A device checks for
+// itself what it demands beyond that. A mismatch throws BugError "operation: why". "No tokens" marks the operations
+// that also accept none.
 #pragma once
 
+#include "weft/device/operations/activation.h"
 #include "weft/device/operations/attention.h"
+#include "weft/device/operations/latent.h"
+#include "weft/device/operations/loss.h"
+#include "weft/device/operations/matmul.h"
+#include "weft/device/operations/norms.h"
 #include "weft/device/operations/recurrent.h"
+#include "weft/device/operations/router.h"
+#include "weft/device/operations/rows.h"
 #include "weft/device/operations/sparse_attention.h"
 
 namespace weft {
 
+// The limits of every device.
+constexpr std::int64_t most_taps = 16;      // of a convolution
+constexpr std::int64_t most_choices = 256;  // experts of a token
+
+// argument_checks.cc: attention and recurrences
 void check_arguments(const char* operation, const Attention& op);
 void check_arguments(const char* operation, const AttentionBackward& op);
 
@@ -18,8 +30,38 @@ void check_arguments(const char* operation, const SparseAttentionBackward& op);
 void check_arguments(const char* operation, const IndexerLoss& op);
 
 void check_arguments(const char* operation, const StateScan& op);
-void check_arguments(const char* operation, const StateScanBackward& op);  // any number of tokens
+void check_arguments(const char* operation, const StateScanBackward& op);  // no tokens
 void check_arguments(const char* operation, const DeltaRule& op);
-void check_arguments(const char* operation, const DeltaRuleBackward& op);  // any number of tokens
+void check_arguments(const char* operation, const DeltaRuleBackward& op);  // no tokens
+
+// argument_checks_rows.cc: operations on rows, all of them also for no tokens unless marked
+void check_arguments(const char* operation, const RmsNorm& op);
+void check_arguments(const char* operation, const RmsNormBackward& op);
+void check_arguments(const char* operation, const LayerNorm& op);
+void check_arguments(const char* operation, const LayerNormBackward& op);
+void check_arguments(const char* operation, const LayerNormWeightGradient& op);
+void check_arguments(const char* operation, const GatedNorm& op);
+void check_arguments(const char* operation, const GatedNormBackward& op);
+void check_arguments(const char* operation, const L2Norm& op);
+void check_arguments(const char* operation, const L2NormBackward& op);
+
+void check_arguments(const char* operation, const SigmoidGate& op);
+void check_arguments(const char* operation, const SigmoidGateBackward& op);
+void check_arguments(const char* operation, const Activation& op);
+void check_arguments(const char* operation, const ActivationBackward& op);
+
+void check_arguments(const char* operation, const CausalConvolution& op);
+void check_arguments(const char* operation, const CausalConvolutionBackward& op);
+void check_arguments(const char* operation, const CausalConvolutionWeightGradient& op);
+
+void check_arguments(const char* operation, const Rotary& op);
+void check_arguments(const char* operation, const LatentHeads& op);          // at least one token
+void check_arguments(const char* operation, const LatentHeadsBackward& op);  // at least one token
+
+void check_arguments(const char* operation, const Router& op);          // at least one token
+void check_arguments(const char* operation, const RouterBackward& op);  // at least one token
+void check_arguments(const char* operation, const GroupedMatmul& op);
+void check_arguments(const char* operation, const SumRows& op);  // at least one token
+void check_arguments(const char* operation, const Shift& op);
 
 }  // namespace weft

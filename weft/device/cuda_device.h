@@ -1,4 +1,4 @@
-// NVIDIA GPUs. weft/device/cuda/ holds all that knows CUDA; builds without nvcc have weft/device/unavailable/ instead.
+// NVIDIA GPUs. All code that knows CUDA is in weft/device/cuda/; builds without nvcc have weft/device/unavailable/ instead.
 // CUDA's libraries are loaded when a device is made, so that the program starts on machines without them.
 #pragma once
 
@@ -11,10 +11,10 @@
 namespace weft {
 
 // One of the GPUs that the process sees (CUDA_VISIBLE_DEVICES chooses). UserError where this build or machine has none,
-// or not so many.
+// or fewer than index + 1.
 std::unique_ptr<Device> make_cuda_device(int index = 0);
 
-// What `weft devices` says; starts nothing on a GPU.
+// What `weft devices` prints; starts nothing on a GPU.
 struct CudaReport {
   struct Gpu {
     std::string name, capability;

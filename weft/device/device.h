@@ -15,7 +15,7 @@ namespace weft {
 
 struct Operations;  // weft/device/operations.h
 
-// What the operations of a stream work in beside their tensors, in bytes.
+// What the operations of a stream need in addition to their tensors, in bytes.
 struct WorkingMemory {
   std::size_t scratch = 0;   // the most that one operation needs
   std::size_t products = 0;  // of a library's products
@@ -31,14 +31,14 @@ class Stream {
  public:
   virtual ~Stream() = default;
   virtual void synchronize() = 0;  // returns when everything queued so far is done; throws what went wrong
-  // Operations queued from now on take at most so many of Device::processors(), where they can, to leave room for those
+  // Operations queued after this take at most `count` of Device::processors(), where they can, to leave room for those
   // of other streams. It never changes a result.
-  virtual void use_processors(int) {}
-  // What the device's own libraries know it as: a cudaStream_t. Null on a CPU.
+  virtual void use_processors(int /*count*/) {}
+  // The handle that the device's own libraries take: a cudaStream_t. Null on a CPU.
   virtual void* native() const { return nullptr; }
-  // Makes room for operations that need so much. Where it is not enough, it grows when they are queued for the first time.
+  // Makes room for operations that need this much. Where it is not enough, it grows when they are first queued.
   virtual void reserve(const WorkingMemory&) {}
-  virtual std::size_t held_bytes() const { return 0; }  // of device memory: the room there is now
+  virtual std::size_t held_bytes() const { return 0; }  // of device memory, reserved so far
 };
 
 // A point in a stream that other streams can wait for.
@@ -56,7 +56,7 @@ class Graph {
  public:
   virtual ~Graph() = default;
   virtual void launch(Stream& stream) = 0;
-  // Why a launch takes the host longer the more there is in it; "" where the device unrolls the work by itself.
+  // Why a launch costs the host more time the more work is in it; "" where the device unrolls the work itself.
   virtual std::string why_from_host() const { return {}; }
 };
 
@@ -66,41 +66,41 @@ class Memory {
   virtual ~Memory() = default;
   virtual std::byte* data() const = 0;
   virtual std::size_t bytes() const = 0;
-  virtual void touch() const {}  // makes sure that it is really there, where the system hands out pages on first use
+  virtual void touch() const {}  // makes the pages resident, where the system hands them out on first use
 };
 
 class Device {
  public:
   virtual ~Device() = default;
   virtual std::string name() const = 0;
-  // Which one of its kind on this machine. Two objects with the same identity are the same hardware.
+  // Which device of its kind on this machine. Two objects with the same identity are the same hardware.
   virtual std::string identity() const { return name(); }
-  // To be called by every thread that works with this device, before anything else: a GPU is a thread's current one.
+  // Every thread that works with this device calls this first: CUDA keeps a current GPU per thread.
   virtual void bind_thread() {}
   virtual const Operations& operations() const = 0;
   virtual std::unique_ptr<Stream> make_stream(int threads) = 0;  // threads: of a CPU's team; others ignore it
-  // Whose work goes first where that of several streams waits for room.
+  // A stream whose work goes first where several streams wait for room.
   virtual std::unique_ptr<Stream> make_urgent_stream() { return make_stream(1); }
   // What all streams share: a GPU's multiprocessors. 1: nothing to divide; streams of a CPU have threads of their own.
   virtual int processors() const { return 1; }
   virtual std::unique_ptr<Event> make_event() = 0;
   virtual std::unique_ptr<Memory> allocate(std::size_t bytes) = 0;  // RunError with sizes when there is too little
   virtual std::size_t free_bytes() const = 0;
-  // Memory of the host that copies between it and the device reach directly. Plain memory where the two are one.
+  // Host memory that copies to and from the device reach directly. Plain memory where the two are one.
   virtual std::unique_ptr<Memory> allocate_host(std::size_t bytes) { return allocate(bytes); }
   // What a stream needs for the operations that `queue` puts on one. Nothing runs, and the tensors need no memory.
   virtual WorkingMemory working_memory(const std::function<void(const Operations&, Stream&)>& queue) {
     (void)queue;
     return {};
   }
-  // What the device's libraries take beside everything that is asked for here: code of kernels, graphs. About.
+  // About what the device's libraries take in addition to everything allocated here: code of kernels, graphs.
   virtual std::size_t library_bytes() const { return 0; }
   // Whether an operation only queues its work and returns: then one host thread feeds all streams, and events order
   // them. Otherwise an operation is done when its call returns.
   virtual bool asynchronous() const { return false; }
   virtual bool computes_in(DType) const { return true; }  // f32, f64 or bf16, as the dtype of a model
   // Records what `queue` puts on `stream`, and on streams that wait for it and that it waits for in the end, instead of
-  // running it. Null where a device has no such thing.
+  // running it. Null where a device has no graphs.
   virtual std::unique_ptr<Graph> capture(Stream&, const std::function<void()>& queue) {
     (void)queue;
     return nullptr;
@@ -110,7 +110,7 @@ class Device {
   virtual void copy_out(Stream& stream, void* host, const void* device, std::size_t bytes) = 0;
   // From memory of this device, or of another of its kind, to its own.
   virtual void copy(Stream& stream, void* to, const void* from, std::size_t bytes) = 0;
-  // weft/device/reduction.h in device memory: the same bits. Inputs are at most as many as ranks in a group.
+  // weft/device/reduction.h in device memory: the same bits. There are at most as many inputs as ranks in a group.
   virtual void reduce(Stream& stream, Reduction reduction, DType dtype, void* out,
                       std::span<const std::byte* const> inputs, std::int64_t count) = 0;
 };

@@ -1,4 +1,4 @@
-// The one table of operations. cpu/ and cuda/ fill it; null/ counts what it is asked.
+// The one table of operations. cpu/ and cuda/ fill it; null/ counts what it is asked for.
 //
 // Contracts, made for a GPU:
 // - an operation never hands a size or a value back to the host: counts, offsets, scalars that change between steps
@@ -11,7 +11,7 @@
 // - optional tensors are absent when default-made (Tensor::given());
 // - token index = batch * length + position.
 //
-// One header a family, so that a kernel sees only what it implements.
+// One header per family, so that a kernel sees only what it implements.
 #pragma once
 
 #include "weft/device/operations/activation.h"

@@ -1,5 +1,5 @@
-// The arithmetic with which ranks add up their numbers, shared by all that do so in host memory, and the oracle of those
-// that do so elsewhere: all agree bit for bit.
+// The arithmetic by which ranks add up their numbers: shared by everything that does so in host memory, and the
+// reference for everything that does so elsewhere. All agree bit for bit.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,11 @@
 #include "weft/execute/dry_run.h"
 
 #include <cmath>
+#include <set>
 
+#include "weft/device/missing_operations.h"
 #include "weft/device/operations.h"
+#include "weft/execute/sum_of_squares.h"
 
 namespace weft {
 
@@ -31,10 +34,24 @@ class Dry : public Run {
 
 }  // namespace
 
-void dry_run(const Module& module, const Piece& piece, Phase phase, const Operations& operations, Stream& stream,
+void dry_run(const Module& module, const Plan& plan, const Node& node, const Operations& operations, Stream& stream,
              const DryRun& how) {
-  const PieceCode& code = piece.code(phase);
-  if (code.run) code.run(Dry(module, operations, stream, how));  // communication costs nothing here
+  if (node.kind == NodeKind::sum_of_squares) {
+    sum_of_squares(plan, node, operations, stream, [&](BufferId buffer) {
+      const ValueInfo& value = plan.value_of(buffer);
+      return Tensor(nullptr, value.dtype, value.shape);
+    });
+  }
+  if (node.kind != NodeKind::compute) return;
+  module.piece(node.piece).code(node.phase).run(Dry(module, operations, stream, how));
+}
+
+std::vector<std::string> missing_operations(const Module& module, const Plan& plan, const Device& device) {
+  UsedOperations used;
+  std::set<std::pair<PlaceId, Phase>> seen;
+  for (const Node& node : plan.nodes)
+    if (seen.emplace(node.place, node.phase).second) dry_run(module, plan, node, UsedOperations::table(), used);
+  return missing_operations(device.operations(), used.names());
 }
 
 }  // namespace weft

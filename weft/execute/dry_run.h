@@ -1,10 +1,11 @@
-// Runs a piece's code on tensors without memory: for devices that count (device/null), to price a plan and to learn
+// Runs a node's arithmetic on tensors without memory: for devices that count (device/null), to price a plan and to learn
 // which operations it needs.
 #pragma once
 
 #include "weft/device/device.h"
 #include "weft/device/operations.h"
 #include "weft/model/module.h"
+#include "weft/plan/plan.h"
 
 namespace weft {
 
@@ -13,7 +14,11 @@ struct DryRun {
   enum class Rows { in_use, all } rows = Rows::in_use;
   Store store = Store::add;  // how contributions are stored
 };
-void dry_run(const Module& module, const Piece& piece, Phase phase, const Operations& operations, Stream& stream,
+// Nodes that communicate, wait or release do nothing here.
+void dry_run(const Module& module, const Plan& plan, const Node& node, const Operations& operations, Stream& stream,
              const DryRun& how = {});
+
+// Operations that the plan needs and the device lacks, by name.
+std::vector<std::string> missing_operations(const Module& module, const Plan& plan, const Device& device);
 
 }  // namespace weft

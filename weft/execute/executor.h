@@ -2,10 +2,13 @@
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "weft/execute/prepared_plan.h"
+#include "weft/execute/stream_memory.h"
 
 namespace weft {
 
@@ -29,8 +32,18 @@ class Executor {
   virtual std::string choice() const { return {}; }
   // Where every lane stands, for reports; from any thread.
   virtual std::string status() const = 0;
-  // How steps come to the device, for the log; "" where there is nothing to say.
-  virtual std::string manner() const { return ""; }
+  // How steps reach the device, for the log; "" where there is nothing to report.
+  virtual std::string launch_text() const { return ""; }
 };
+
+struct ExecutorOptions {
+  bool graph = true;                     // a device that queues its work replays steps as one graph where it can
+  std::optional<int> update_processors;  // for updates that run beside other nodes, 0: no division; unset: tried out
+};
+
+// For a device that queues its work: one thread queues all lanes, or replays them as a graph, where nothing waits on the
+// host. Otherwise a thread per lane. memory: what the streams of lanes work in.
+std::unique_ptr<Executor> make_executor(const PreparedPlan& plan, Device& device, Stream& stream,
+                                        const ExecutorOptions& options = {}, const StreamMemory& memory = {});
 
 }  // namespace weft

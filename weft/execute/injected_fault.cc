@@ -15,7 +15,7 @@ void InjectedFault::strike(const World* world) const {
     case Kind::error:
       throw RunError("injected fault");
     case Kind::stall:
-      while (true) {  // until the others have given up: a thread cannot be killed alone
+      while (true) {  // until the other ranks give up: a single thread cannot be killed
         if (world) world->throw_if_ended();
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
@@ -40,18 +40,15 @@ InjectedFault parse_fault(const std::string& text) {
   if (fault.kind == InjectedFault::Kind::none || at == std::string::npos || colon == std::string::npos ||
       !parse_int(text.substr(at + 1, colon - at - 1), fault.node) || !parse_int(text.substr(colon + 1), fault.rank) ||
       fault.node < 0 || fault.rank < 0)
-    throw UserError(
-        "--inject-fault '{}' is not KIND@NODE:RANK with KIND error, stall, kill or counts, as in error@37:1", text);
+    throw UserError("`fault` '{}': not KIND@NODE:RANK, as in error@37:1; KIND is error, stall, kill or counts", text);
   return fault;
 }
 
 void require_target(const InjectedFault& fault, const Plan& plan, std::int64_t ranks) {
   if (fault.kind == InjectedFault::Kind::none) return;
-  if (fault.rank >= ranks)
-    throw UserError("--inject-fault: there is no rank {}; ranks are 0 to {}", fault.rank, ranks - 1);
+  if (fault.rank >= ranks) throw UserError("`fault`: there is no rank {}; ranks are 0 to {}", fault.rank, ranks - 1);
   if (fault.node >= std::ssize(plan.nodes))
-    throw UserError("--inject-fault: there is no node {}; `weft plan` lists 0 to {}", fault.node,
-                    plan.nodes.size() - 1);
+    throw UserError("`fault`: there is no node {}; `weft plan` lists 0 to {}", fault.node, plan.nodes.size() - 1);
   if (fault.kind != InjectedFault::Kind::counts) return;
   const auto exchanges = [&](const Node& node) {
     const auto collectives = plan.collectives_of(node);
@@ -60,7 +57,7 @@ void require_target(const InjectedFault& fault, const Plan& plan, std::int64_t r
   };
   if (const Node& node = plan.nodes[static_cast<std::size_t>(fault.node)]; !exchanges(node)) {
     const auto first = std::find_if(plan.nodes.begin(), plan.nodes.end(), exchanges);
-    throw UserError("--inject-fault: node {}, {}, exchanges nothing whose counts could be wrong; {}", fault.node,
+    throw UserError("`fault`: node {}, {}, exchanges no tokens, so it has no counts to get wrong; {}", fault.node,
                     plan.name_of(node),
                     first == plan.nodes.end()
                         ? "no node of this run does"

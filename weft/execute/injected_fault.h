@@ -1,4 +1,4 @@
-// A fault on purpose, at one node of one rank: to see that a run ends well when something breaks (docs/errors.md).
+// A deliberate fault at one node of one rank, to see that a run ends well when something breaks (docs/errors.md).
 #pragma once
 
 #include <string>
@@ -10,21 +10,21 @@
 namespace weft {
 
 struct InjectedFault {
-  // error: the node throws. stall: it does not end. kill: the process dies by SIGKILL. counts: an exchange asks for an
+  // error: the node throws. stall: it never ends. kill: SIGKILL ends the process. counts: an exchange asks for one
   // element less than its peer sends.
   enum class Kind : unsigned char { none, error, stall, kill, counts } kind = Kind::none;
   std::int64_t node = -1;
   std::int64_t rank = 0;
 
   bool strikes(NodeId id) const { return kind != Kind::none && id.value == node; }
-  // All but `counts`, which the exchange itself carries out. world: null for one rank.
+  // Every kind but `counts`, which the exchange itself carries out. world: null for one rank.
   void strike(const World* world) const;
 };
 
-// "error@37:1": kind, node and rank. UserError when it says nothing of the kind.
+// "error@37:1": kind, node and rank. UserError for anything else.
 InjectedFault parse_fault(const std::string& text);
 
-// UserError where it can hit nothing: no such rank or node, or `counts` at a node that exchanges no tokens.
+// UserError where it can hit nothing: there is no such rank or node, or a node of `counts` exchanges no tokens.
 void require_target(const InjectedFault& fault, const Plan& plan, std::int64_t ranks);
 
 }  // namespace weft

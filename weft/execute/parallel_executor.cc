@@ -35,8 +35,12 @@ void wait_until(const std::atomic<std::uint32_t>& value, std::uint32_t least) {
 
 }  // namespace
 
-ParallelExecutor::ParallelExecutor(const PreparedPlan& plan, Device& device, Stream& stream)
-    : plan_(plan), device_(device), stream_(stream), queues_(device.asynchronous()) {
+ParallelExecutor::ParallelExecutor(const PreparedPlan& plan, Device& device, Stream& stream, std::string why_no_graph)
+    : plan_(plan),
+      device_(device),
+      stream_(stream),
+      why_no_graph_(std::move(why_no_graph)),
+      queues_(device.asynchronous()) {
   if (queues_) start_ = device.make_event();
   build_queues();
   try {
@@ -46,7 +50,7 @@ ParallelExecutor::ParallelExecutor(const PreparedPlan& plan, Device& device, Str
     stop();
     throw RunError(
         "the {} lanes of a step need a thread each, and one could not be started ({}): raise the limit of "
-        "processes or memory, or use --executor serial",
+        "processes or memory, or use `executor` serial",
         lanes_.size(), e.what());
   }
 }
@@ -229,10 +233,9 @@ void ParallelExecutor::run_step(const std::function<void(const std::string&)>& o
   if (queues_) read_times();
 }
 
-std::string ParallelExecutor::manner() const {
+std::string ParallelExecutor::launch_text() const {
   if (!queues_) return "";
-  return "a step is queued by a thread a lane, not as a CUDA graph: ranks tell each other on the host how many rows go "
-         "where";
+  return fmt::format("a thread per lane queues a step, not a CUDA graph: {}", why_no_graph_);
 }
 
 std::string ParallelExecutor::status() const {

@@ -19,7 +19,8 @@ namespace weft {
 class ParallelExecutor : public Executor {
  public:
   // The compute lane runs on the calling thread and `stream`; every other lane that the plan uses has a thread.
-  ParallelExecutor(const PreparedPlan& plan, Device& device, Stream& stream);
+  // why_no_graph: why a device that queues its work does not replay steps as a graph.
+  ParallelExecutor(const PreparedPlan& plan, Device& device, Stream& stream, std::string why_no_graph = {});
   ~ParallelExecutor() override;
   ParallelExecutor(const ParallelExecutor&) = delete;
   ParallelExecutor& operator=(const ParallelExecutor&) = delete;
@@ -29,7 +30,7 @@ class ParallelExecutor : public Executor {
   const std::vector<NodeTime>& times() const override { return times_; }
   double began() const override { return begin_; }
   std::string status() const override;
-  std::string manner() const override;
+  std::string launch_text() const override;
 
  private:
   struct Wait {
@@ -62,6 +63,7 @@ class ParallelExecutor : public Executor {
   const PreparedPlan& plan_;
   Device& device_;
   Stream& stream_;
+  const std::string why_no_graph_;
   const bool queues_;  // the device's operations only queue their work
   std::vector<std::unique_ptr<LaneQueue>> lanes_;
   std::vector<NodeTime> times_;

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <set>
+#include <numeric>
 
 #include "weft/base/error.h"
 #include "weft/base/text.h"
-#include "weft/device/missing_operations.h"
 #include "weft/device/operations.h"
 #include "weft/execute/dry_run.h"
+#include "weft/execute/sum_of_squares.h"
 
 namespace weft {
 
@@ -42,17 +42,10 @@ class NodeRun : public Run {
   std::span<const BufferUse> uses_;
 };
 
-// Runs every piece that the plan has a node of on paper.
 void require_operations(const Module& module, const Plan& plan, const Device& device) {
-  UsedOperations used;
-  std::set<std::pair<std::int64_t, Phase>> seen;
-  for (const Node& node : plan.nodes) {
-    if (!seen.emplace(node.piece.value, node.phase).second) continue;
-    dry_run(module, module.piece(node.piece), node.phase, UsedOperations::table(), used);
-  }
-  const std::vector<std::string> missing = missing_operations(device.operations(), used.names());
+  const std::vector<std::string> missing = missing_operations(module, plan, device);
   if (!missing.empty())
-    throw UserError("{} does not have what this model needs: {}. Use another --device, or a model without it",
+    throw UserError("{} lacks operations that this model needs: {}. Use another `device`, or a model without them",
                     device.name(), join(missing, ", "));
 }
 
@@ -68,12 +61,14 @@ PreparedPlan::PreparedPlan(const Module& module, Plan plan, MemoryPlan memory, D
   std::memset(host_->data(), 0, host_->bytes());
   const std::size_t values = plan_.values.size();
   lookup_.resize((static_cast<std::size_t>(plan_.micro_batches) + 1) * values);
+  counts_.resize(static_cast<std::size_t>(memory_.host) / sizeof(std::int64_t));
   std::vector<Tensor>& tensors = tensors_;
   for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
     const Buffer& buffer = plan_.buffers[i];
     const ValueInfo& value = plan_.values[buffer.value.index()];
-    lookup_[static_cast<std::size_t>(buffer.micro_batch + 1) * values + buffer.value.index()] =
-        BufferId(static_cast<std::int64_t>(i));
+    if (buffer.instance == 0)
+      lookup_[static_cast<std::size_t>(buffer.micro_batch + 1) * values + buffer.value.index()] =
+          BufferId(static_cast<std::int64_t>(i));
     switch (value.storage) {
       case Storage::weight:
         tensors.push_back(storage.weight(value.tensor));
@@ -84,11 +79,16 @@ PreparedPlan::PreparedPlan(const Module& module, Plan plan, MemoryPlan memory, D
       case Storage::state:
         tensors.push_back(storage.state(buffer.value));
         break;
+      case Storage::host:
+        tensors.emplace_back(reinterpret_cast<std::byte*>(counts_.data()) + memory_.host_offsets[i], value.dtype,
+                             value.shape);
+        break;
       default:
         tensors.emplace_back(arena_->data() + memory_.offset[i], value.dtype, value.shape);
         break;
     }
   }
+  reserve_counts();
   bound_.reserve(plan_.uses.size());
   for (const BufferUse& use : plan_.uses) bound_.push_back(tensors[use.buffer.index()]);
 
@@ -100,6 +100,37 @@ PreparedPlan::PreparedPlan(const Module& module, Plan plan, MemoryPlan memory, D
     const std::vector<std::byte> bytes = pack(numbers, tensors[i].dtype);
     device.copy_in(stream, tensors[i].data, bytes.data(), bytes.size());
     stream.synchronize();
+  }
+}
+
+// Room for what exchanges count, by lane, so that a step allocates nothing.
+void PreparedPlan::reserve_counts() {
+  std::array<std::size_t, lane_count> copied{}, elements{};
+  for (const Node& node : plan_.nodes) {
+    const auto lane = static_cast<std::size_t>(node.lane);
+    std::size_t bytes = 0;
+    if (node.kind == NodeKind::wait_counts)
+      for (const BufferUse& use : plan_.uses_of(node))
+        if (use.access == Access::read) bytes += tensor_of(use.buffer).bytes();
+    copied[lane] = std::max(copied[lane], bytes);
+    transfers_[lane].reserve(static_cast<std::size_t>(node.collectives));
+    for (const NodeCollective& c : plan_.collectives_of(node)) {
+      if (c.kind != CollectiveKind::all_to_all) continue;
+      WEFT_CHECK(c.send_counts.valid() == c.host_send_counts.valid(),
+                 "the communicators need the counts of {} on the host", plan_.name_of(c.send));
+      elements[lane] = std::max(elements[lane], 2 * static_cast<std::size_t>(groups_->layout().size_of(c.group)));
+    }
+  }
+  std::size_t bytes = 0;
+  for (std::size_t lane = 0; lane < lane_count; ++lane) {
+    element_counts_[lane].resize(elements[lane]);
+    bytes += copied[lane];
+  }
+  counts_memory_ = device_.allocate_host(bytes);
+  std::byte* next = counts_memory_->data();
+  for (std::size_t lane = 0; lane < lane_count; ++lane) {
+    copied_counts_[lane] = std::span(next, copied[lane]);
+    next += copied[lane];
   }
 }
 
@@ -117,7 +148,6 @@ void PreparedPlan::run_node(NodeId id, Stream& stream, bool wait) const {
 void PreparedPlan::run(NodeId id, Stream& stream) const {
   const Node& node = plan_.nodes[id.index()];
   if (fault_.strikes(id)) fault_.strike(world_);
-  const PieceCode& code = module_.piece(node.piece).code(node.phase);
   const auto first = static_cast<std::size_t>(node.first_use), count = static_cast<std::size_t>(node.uses);
   std::int64_t end = 0;
   for (const BufferUse& use : plan_.uses_of(node))
@@ -125,40 +155,113 @@ void PreparedPlan::run(NodeId id, Stream& stream) const {
       end = std::max(end, offset + plan_.value_of(use.buffer).bytes);
   for (std::int64_t seen = high_water_.load(); end > seen && !high_water_.compare_exchange_weak(seen, end);) {
   }
-  if (node.collectives > 0) return communicate(node, stream, fault_.strikes(id));
-  code.run(NodeRun(code, std::span(bound_).subspan(first, count), plan_.uses_of(node), device_.operations(), stream));
+  switch (node.kind) {
+    case NodeKind::compute: {
+      const PieceCode& code = module_.piece(node.piece).code(node.phase);
+      code.run(
+          NodeRun(code, std::span(bound_).subspan(first, count), plan_.uses_of(node), device_.operations(), stream));
+      break;
+    }
+    case NodeKind::communicate:
+      communicate(node, stream, fault_.strikes(id));
+      break;
+    case NodeKind::wait_counts:
+      wait_for_counts(node, stream);
+      break;
+    case NodeKind::sum_of_squares:
+      sum_of_squares(plan_, node, device_.operations(), stream, [this](BufferId buffer) { return tensor_of(buffer); });
+      break;
+    case NodeKind::release:
+      break;  // the memory plan gives it back
+  }
+}
+
+// Copies counts i32 [peers, n] to the host and adds each peer's up: its first half of uses into the second.
+void PreparedPlan::wait_for_counts(const Node& node, Stream& stream) const {
+  const auto uses = plan_.uses_of(node);
+  const std::size_t half = uses.size() / 2;
+  std::byte* to = copied_counts(node.lane).data();
+  for (std::size_t i = 0; i < half; ++i) {
+    const Tensor counts = tensor_of(uses[i].buffer);
+    device_.copy_out(stream, to, counts.data, counts.bytes());
+    to += counts.bytes();
+  }
+  wait(stream);
+  const auto* rows = reinterpret_cast<const std::int32_t*>(copied_counts(node.lane).data());
+  for (std::size_t i = 0; i < half; ++i) {
+    const Tensor sums = tensor_of(uses[half + i].buffer);
+    const std::int64_t peers = sums.shape.elements(), each = tensor_of(uses[i].buffer).shape.elements() / peers;
+    auto* const out = reinterpret_cast<std::int64_t*>(sums.data);
+    for (std::int64_t p = 0; p < peers; ++p, rows += each) out[p] = std::accumulate(rows, rows + each, std::int64_t{0});
+  }
+}
+
+std::span<std::byte> PreparedPlan::copied_counts(Lane lane) const {
+  return copied_counts_[static_cast<std::size_t>(lane)];
 }
 
 void PreparedPlan::communicate(const Node& node, Stream& stream, bool wrong_counts) const {
-  for (const NodeCollective& c : plan_.collectives_of(node)) {
-    Communicator& comm = groups_->get(plan_.groups[static_cast<std::size_t>(c.group)], node.lane);
-    const Tensor send = tensor_of(c.send), receive = tensor_of(c.receive);
-    if (c.kind == CollectiveKind::all_reduce) {
-      const auto part = [&](const Tensor& all) { return all.slice_rows(c.first_row, all.rows() - c.first_row); };
-      comm.all_reduce(stream, part(send), part(receive), Reduction::sum);
-      continue;
-    }
-    // Elements for and from each peer: even parts, or counts of rows that lie in device memory.
-    const auto counts_of = [&](BufferId counts, const Tensor& data) {
-      const auto peers = static_cast<std::size_t>(comm.size());
-      std::vector<std::int64_t> elements(peers, data.shape.elements() / comm.size());
-      if (!counts.valid()) return elements;
-      const Tensor device_counts = tensor_of(counts);
-      std::vector<std::int32_t> rows(static_cast<std::size_t>(device_counts.shape.elements()));
-      device_.copy_out(stream, rows.data(), device_counts.data, device_counts.bytes());
-      wait(stream);
-      for (std::size_t p = 0; p < peers; ++p) {
-        elements[p] = 0;
-        for (std::size_t i = 0; i < rows.size() / peers; ++i) elements[p] += rows[p * rows.size() / peers + i];
-        elements[p] *= data.columns();
+  const auto collectives = plan_.collectives_of(node);
+  for (std::size_t i = 0; i < collectives.size(); ++i) {
+    const NodeCollective& c = collectives[i];
+    Communicator& comm = groups_->get(c.group, node.lane);
+    const Tensor send = c.send.valid() ? tensor_of(c.send) : Tensor{};
+    const Tensor receive = c.receive.valid() ? tensor_of(c.receive) : Tensor{};
+    switch (c.kind) {
+      case CollectiveKind::all_to_all:
+        exchange(comm, node.lane, c, stream, wrong_counts);
+        break;
+      case CollectiveKind::all_gather:
+        comm.all_gather(stream, send, receive);
+        break;
+      case CollectiveKind::reduce_scatter:
+        comm.reduce_scatter(stream, send, receive, Reduction::sum);
+        break;
+      case CollectiveKind::all_reduce: {
+        const auto part = [&](const Tensor& all) { return all.slice_rows(c.first_row, all.rows() - c.first_row); };
+        comm.all_reduce(stream, part(send), part(receive), Reduction::sum);
+        break;
       }
-      return elements;
-    };
-    std::vector<std::int64_t> expected = counts_of(c.receive_counts, receive);
-    if (wrong_counts)
-      for (std::int64_t& elements : expected) elements -= elements > 0 ? 1 : 0;
-    comm.all_to_all(stream, send, counts_of(c.send_counts, send), receive, expected);
+      case CollectiveKind::broadcast:
+        comm.broadcast(stream, receive, c.peer);
+        break;
+      case CollectiveKind::send:
+      case CollectiveKind::receive: {
+        // Those that follow each other go at once, so that two ranks may send to each other.
+        std::vector<Transfer>& transfers = transfers_[static_cast<std::size_t>(node.lane)];
+        const bool sends = c.kind == CollectiveKind::send;
+        transfers.push_back(
+            {sends ? Transfer::Direction::send : Transfer::Direction::receive, c.peer, sends ? send : receive});
+        if (i + 1 < collectives.size() && collectives[i + 1].group == c.group && is_transfer(collectives[i + 1].kind))
+          break;
+        comm.transfer(stream, transfers);
+        transfers.clear();
+        break;
+      }
+      case CollectiveKind::barrier:
+        comm.barrier(stream);
+        break;
+    }
   }
+}
+
+// Elements for and from each peer: even parts, or rows that the host has waited for.
+void PreparedPlan::exchange(Communicator& comm, Lane lane, const NodeCollective& c, Stream& stream,
+                            bool wrong_counts) const {
+  const Tensor send = tensor_of(c.send), receive = tensor_of(c.receive);
+  const auto peers = static_cast<std::size_t>(comm.size());
+  const std::span<std::int64_t> all = element_counts_[static_cast<std::size_t>(lane)];
+  const std::span<std::int64_t> sent = all.first(peers), received = all.subspan(peers, peers);
+  const auto count = [&](std::span<std::int64_t> elements, BufferId rows, const Tensor& data) {
+    const auto* known = rows.valid() ? reinterpret_cast<const std::int64_t*>(tensor_of(rows).data) : nullptr;
+    for (std::size_t p = 0; p < peers; ++p)
+      elements[p] = known ? known[p] * data.columns() : data.shape.elements() / comm.size();
+  };
+  count(sent, c.host_send_counts, send);
+  count(received, c.host_receive_counts, receive);
+  if (wrong_counts)
+    for (std::int64_t& elements : received) elements -= elements > 0 ? 1 : 0;
+  comm.all_to_all(stream, send, sent, receive, received);
 }
 
 BufferId PreparedPlan::buffer(ValueId value, int micro_batch) const {

@@ -1,7 +1,8 @@
-// A plan made ready to run: memory for every buffer, tensors for every use, constants computed. After this a step
+// A plan made ready to run: memory for every buffer, tensors for every use, constants computed. From then on a step
 // allocates nothing.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -29,6 +30,10 @@ class PreparedPlan {
   const Plan& plan() const { return plan_; }
   const MemoryPlan& memory() const { return memory_; }
   const Module& module() const { return module_; }
+  // The communicators of its collectives, each once.
+  std::vector<Communicator*> communicators() const {
+    return groups_ ? groups_->used_by(plan_) : std::vector<Communicator*>{};
+  }
 
   // Something goes wrong at a node from now on. world: of this rank, null for one rank; outlives this.
   void inject(const InjectedFault& fault, const World* world) {
@@ -66,7 +71,11 @@ class PreparedPlan {
 
  private:
   void run(NodeId id, Stream& stream) const;
+  void reserve_counts();
+  void wait_for_counts(const Node& node, Stream& stream) const;
   void communicate(const Node& node, Stream& stream, bool wrong_counts) const;
+  void exchange(Communicator& comm, Lane lane, const NodeCollective& c, Stream& stream, bool wrong_counts) const;
+  std::span<std::byte> copied_counts(Lane lane) const;
   Tensor tensor_of(BufferId buffer) const { return tensors_[buffer.index()]; }
   BufferId buffer(ValueId value, int micro_batch) const;
   template <class T>
@@ -81,8 +90,13 @@ class PreparedPlan {
   std::unique_ptr<Memory> host_;  // the host's image of the arena's beginning: inputs and step values
   std::vector<ValueId> results_;
   const RankGroups* groups_;
-  std::vector<Tensor> tensors_;   // by buffer
-  std::vector<Tensor> bound_;     // by use
+  std::vector<std::int64_t> counts_;                                          // buffers of the host's memory
+  std::unique_ptr<Memory> counts_memory_;                                     // where counts arrive from the device
+  std::array<std::span<std::byte>, lane_count> copied_counts_;                // its parts, by lane
+  mutable std::array<std::vector<std::int64_t>, lane_count> element_counts_;  // of the exchange that the lane makes
+  mutable std::array<std::vector<Transfer>, lane_count> transfers_;           // that a lane makes at once
+  std::vector<Tensor> tensors_;                                               // by buffer
+  std::vector<Tensor> bound_;                                                 // by use
   std::vector<BufferId> lookup_;  // (micro_batch + 1) * values + value -> buffer
   mutable std::atomic<std::int64_t> high_water_ = 0;
   InjectedFault fault_;

@@ -6,26 +6,38 @@
 
 namespace weft {
 
-RankGroups::RankGroups(World& world, Device& device, Members members)
-    : world_(world), device_(device), members_(std::move(members)) {}
+RankGroups::RankGroups(World& world, Device& device, const Layout& layout)
+    : world_(world), device_(device), layout_(layout) {}
+
+namespace {
+
+// Ordered, so that all ranks make them alike.
+std::set<std::pair<GroupId, Lane>> needed_by(const Plan& plan) {
+  std::set<std::pair<GroupId, Lane>> needed;
+  for (const Node& node : plan.nodes)
+    for (const NodeCollective& c : plan.collectives_of(node)) needed.emplace(c.group, node.lane);
+  return needed;
+}
+
+}  // namespace
 
 void RankGroups::add(const Plan& plan) {
-  std::set<std::pair<std::string, Lane>> needed;  // ordered, so that all ranks make them alike
-  for (const Node& node : plan.nodes)
-    for (const NodeCollective& c : plan.collectives_of(node))
-      needed.emplace(plan.groups[static_cast<std::size_t>(c.group)], node.lane);
-  for (const auto& key : needed) {
+  for (const auto& key : needed_by(plan)) {
     if (groups_.contains(key)) continue;
-    const auto members = members_.find(key.first);
-    WEFT_CHECK(members != members_.end(), "the plan communicates over '{}', which this rank has no group for",
-               key.first);
-    groups_[key] = world_.make_group(members->second, fmt::format("{}.{}", key.first, name_of(key.second)), &device_);
+    groups_[key] = world_.make_group(layout_.members_of(key.first),
+                                     fmt::format("{}.{}", layout_.name_of(key.first), name_of(key.second)), &device_);
   }
 }
 
-Communicator& RankGroups::get(const std::string& group, Lane lane) const {
+std::vector<Communicator*> RankGroups::used_by(const Plan& plan) const {
+  std::vector<Communicator*> used;
+  for (const auto& [group, lane] : needed_by(plan)) used.push_back(&get(group, lane));
+  return used;
+}
+
+Communicator& RankGroups::get(GroupId group, Lane lane) const {
   const auto at = groups_.find({group, lane});
-  WEFT_CHECK(at != groups_.end(), "no communicator for group {} on lane {}", group, name_of(lane));
+  WEFT_CHECK(at != groups_.end(), "no communicator for group {} on lane {}", layout_.name_of(group), name_of(lane));
   return *at->second;
 }
 

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 
 #include "weft/base/error.h"
-#include "weft/base/text.h"
 #include "weft/execute/background_updates.h"
 
 namespace weft {
@@ -16,16 +14,16 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 
 }  // namespace
 
-StreamExecutor::StreamExecutor(const PreparedPlan& plan, Device& device, Stream& stream, bool graph,
+StreamExecutor::StreamExecutor(const PreparedPlan& plan, Device& device, Stream& stream, const ExecutorOptions& options,
                                const StreamMemory& memory)
     : plan_(plan),
+      communicators_(plan.communicators()),
       device_(device),
       stream_(stream),
-      trials_(divisions()),
+      trials_(divisions(options.update_processors)),
       start_(device.make_event()),
       first_(device.make_event()),
       last_(device.make_event()) {
-  WEFT_CHECK(plan.plan().collectives.empty(), "a plan that communicates waits on the host: a thread a lane for it");
   const std::vector<Node>& nodes = plan.plan().nodes;
   streams_[static_cast<std::size_t>(Lane::compute)] = &stream;
   for (const Node& node : nodes) {
@@ -37,7 +35,7 @@ StreamExecutor::StreamExecutor(const PreparedPlan& plan, Device& device, Stream&
       of_lane->reserve(memory.lanes[static_cast<std::size_t>(node.lane)]);
     }
   }
-  if (!graph) why_no_graph_ = "--cuda-graph none";
+  if (!options.graph) why_no_graph_ = "graphs are off";
   marks_ = lane_waits(plan.plan(), plan.memory());
   waits_.resize(nodes.size());
   for (std::size_t i = 0; i < nodes.size(); ++i)
@@ -64,19 +62,26 @@ StreamExecutor::StreamExecutor(const PreparedPlan& plan, Device& device, Stream&
   begin_trial();
 }
 
-// WEFT_UPDATE_PROCESSORS: so many and no trials; 0 for no division.
-DivisionTrials StreamExecutor::divisions() const {
+DivisionTrials StreamExecutor::divisions(std::optional<int> update_processors) const {
   const std::vector<Node>& nodes = plan_.plan().nodes;
   const int all = device_.processors();
   const auto updates = [](const Node& node) { return node.lane == Lane::update; };
   if (std::none_of(nodes.begin(), nodes.end(), updates)) return DivisionTrials({all}, all);
-  const char* text = std::getenv("WEFT_UPDATE_PROCESSORS");
-  if (text == nullptr) return DivisionTrials(divisions_to_try(all), all);
-  std::int64_t wanted = 0;
-  if (!parse_int(text, wanted) || wanted < 0)
-    throw UserError("WEFT_UPDATE_PROCESSORS={} is not a number of processors: 0 for no division, or leave it unset",
-                    text);
-  return DivisionTrials({wanted > 0 && wanted < all ? static_cast<int>(wanted) : all}, all);
+  if (!update_processors) return DivisionTrials(divisions_to_try(all), all);
+  return DivisionTrials({*update_processors > 0 && *update_processors < all ? *update_processors : all}, all);
+}
+
+// What communicators do while a step is recorded is not run: they need not watch it.
+void StreamExecutor::record_graph() {
+  struct Recording {
+    const std::vector<Communicator*>& communicators;
+    explicit Recording(const std::vector<Communicator*>& all) : communicators(all) { set(true); }
+    ~Recording() { set(false); }
+    void set(bool on) const {
+      for (Communicator* communicator : communicators) communicator->set_recording(on);
+    }
+  } recording(communicators_);
+  graph_ = device_.capture(stream_, [this] { queue_step(); });
 }
 
 // As far as edges tell.
@@ -199,19 +204,22 @@ void StreamExecutor::run_step(const std::function<void(const std::string&)>& on_
     while (timing_ && node_times_.size() < 2 * plan_.plan().nodes.size()) node_times_.push_back(device_.make_event());
     const bool as_graph = stage != Stage::meet && !timing_ && why_no_graph_.empty();
     if (as_graph && !graph_) {
-      graph_ = device_.capture(stream_, [this] { queue_step(); });
+      record_graph();
       if (!graph_) why_no_graph_ = fmt::format("{} has no graphs", device_.name());
     }
     timed_ = counts || time_on_device_;
     if (timed_) first_->record(stream_);
     was_graph_ = as_graph && graph_;
-    if (was_graph_)
+    if (was_graph_) {
+      for (Communicator* communicator : communicators_) communicator->begin_replay(stream_);
       graph_->launch(stream_);
-    else
+      for (Communicator* communicator : communicators_) communicator->end_replay(stream_);
+    } else {
       queue_step();
+    }
     if (timed_) last_->record(stream_);
     queued_ = now();
-    stream_.synchronize();
+    plan_.wait(stream_);
     done_ = now();
     for (std::size_t i = 0; i < times_.size(); ++i) times_[i] = time_of(i);
     ran_ = carried_ = true;
@@ -226,7 +234,7 @@ void StreamExecutor::run_step(const std::function<void(const std::string&)>& on_
   }
 }
 
-std::string StreamExecutor::manner() const {
+std::string StreamExecutor::launch_text() const {
   if (why_no_graph_.empty()) return "a step is one CUDA graph";
   return fmt::format("a step is queued node by node, not as a CUDA graph: {}", why_no_graph_);
 }

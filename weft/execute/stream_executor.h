@@ -21,14 +21,15 @@ namespace weft {
 class StreamExecutor : public Executor {
  public:
   // The compute lane is `stream`; every other lane that the plan uses has a stream of its own, with room as `memory` says.
-  StreamExecutor(const PreparedPlan& plan, Device& device, Stream& stream, bool graph, const StreamMemory& memory = {});
+  StreamExecutor(const PreparedPlan& plan, Device& device, Stream& stream, const ExecutorOptions& options,
+                 const StreamMemory& memory = {});
 
   void run_step(const std::function<void(const std::string&)>& on_error = {}) override;
   void keep_times(bool keep) override;  // such a step is not run as a graph: a graph does not tell the times of nodes
   const std::vector<NodeTime>& times() const override { return times_; }
   double began() const override { return begin_; }
   std::string status() const override;
-  std::string manner() const override;
+  std::string launch_text() const override;
   void nothing_carried() override { carried_ = false; }
   std::string choice() const override;
   // How many processors updates get beside other nodes (all: they are not divided), and whether it stays so.
@@ -52,7 +53,8 @@ class StreamExecutor : public Executor {
     std::vector<std::size_t> events;  // of other lanes' nodes, to wait for
     std::ptrdiff_t event = -1;        // to record behind the node, since others wait for it
   };
-  DivisionTrials divisions() const;
+  DivisionTrials divisions(std::optional<int> update_processors) const;
+  void record_graph();
   void begin_trial();
   void divide_processors();
   void watch_updates();
@@ -63,6 +65,7 @@ class StreamExecutor : public Executor {
   Stream& stream_of(Lane lane) const { return *streams_[static_cast<std::size_t>(lane)]; }
 
   const PreparedPlan& plan_;
+  const std::vector<Communicator*> communicators_;
   Device& device_;
   Stream& stream_;
   std::array<Stream*, lane_count> streams_{};  // by lane; null where the plan does not use it

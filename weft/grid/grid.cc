@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-constexpr int most_ranks = 1 << 20;  // beyond any machine; keeps a slip of the keyboard from eating the memory
+constexpr int most_ranks = 1 << 20;  // more than any machine has; a typo must not exhaust the memory
 
 std::string canonical(std::string_view name) {
   if (name == "expt_tp") return "etp";
@@ -35,7 +35,7 @@ std::string product_text(std::span<const Axis> axes) {
                           : fmt::format("{} = {} = {}", names_of(axes, "*"), sizes, product);
 }
 
-// Canonical names; the checks that one view needs. `where` names it in messages.
+// Makes the names canonical and checks one view, which messages call `where`. Returns its number of ranks.
 int check_view(std::vector<Axis>& axes, std::string_view where) {
   if (axes.empty()) throw UserError("{} has no axes: give at least one, as in tp=2", where);
   std::int64_t product = 1;
@@ -97,7 +97,7 @@ void Grid::add_expert_view(std::vector<Axis> listed) {
   if (ranks(own) != ranks(replaced))
     throw UserError("the expert view does not cover the grid's ranks{}: {}, but {}; the products must be equal", within,
                     product_text(own), product_text(replaced));
-  // A shared axis written in the list must stand where it joins the same ranks: after the same product of sizes.
+  // A shared axis in the list must join the same ranks as in the grid: the sizes before it must have the same product.
   for (std::size_t i = 0; i < listed.size(); ++i) {
     const int at = base_.find(listed[i].name);
     if (at < 0 || listed[i].size == 1) continue;
@@ -190,6 +190,92 @@ std::vector<int> Grid::expert_coordinates(RankId rank) const {
 RankId Grid::rank_at_expert(std::span<const int> coordinates) const {
   WEFT_CHECK(has_expert_view(), "rank at {} expert coordinates", coordinates.size());
   return global(expert_.local_at(coordinates));
+}
+
+std::string Grid::known_axes() const {
+  const auto list = [](const std::vector<Axis>& axes) {
+    std::vector<std::string> names;
+    for (const Axis& axis : axes) names.push_back(axis.name);
+    return join(names, ", ");
+  };
+  std::string text = fmt::format("the grid has {}", list(base_.axes));
+  text += has_expert_view() ? fmt::format("; its expert view {}", list(expert_.axes)) : " and no expert view";
+  return text;
+}
+
+// The view that has all of the axes. Axes that both views share are requested of the base view, so that a group of them
+// is one group by any name.
+Grid::Request Grid::request(const AxisNames& names) const {
+  if (names.empty()) throw UserError("a group needs at least one axis ({})", known_axes());
+  const std::string* only_base = nullptr;
+  const std::string* only_expert = nullptr;
+  for (const std::string& name : names) {
+    const bool in_base = base_.find(name) >= 0, in_expert = expert_.find(name) >= 0;
+    if (!in_base && !in_expert) {
+      std::vector<std::string> known;
+      for (const View* view : {&base_, &expert_})
+        for (const Axis& axis : view->axes) known.push_back(axis.name);
+      const std::string near = nearest_name(name, known);
+      throw UserError("there is no axis '{}': {}{}", name, known_axes(),
+                      near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near));
+    }
+    if (in_base && !in_expert) only_base = &name;
+    if (in_expert && !in_base) only_expert = &name;
+  }
+  if (only_base && only_expert)
+    throw UserError("axes '{}' and '{}' are of different views: a group needs axes of one view ({})", *only_base,
+                    *only_expert, known_axes());
+  Request request{.view = only_expert ? &expert_ : &base_};
+  request.selected.resize(request.view->axes.size());
+  for (const std::string& name : names) {
+    const auto at = static_cast<std::size_t>(request.view->find(name));
+    if (request.selected[at]) throw UserError("a group names axis '{}' twice", name);
+    request.selected[at] = true;
+  }
+  return request;
+}
+
+// The group of a rank: the selected coordinates take every value, the others stay.
+RankGroup Grid::expand(const Request& request, int local) const {
+  const View& view = *request.view;
+  std::vector<int> positions = {view.position_of[static_cast<std::size_t>(local)]};
+  int stride = 1;
+  for (std::size_t i = 0; i < view.axes.size(); stride *= view.axes[i++].size) {
+    if (!request.selected[i]) continue;
+    const int size = view.axes[i].size;
+    positions.reserve(positions.size() * static_cast<std::size_t>(size));
+    for (int& position : positions) position -= position / stride % size * stride;
+    const std::size_t lines = positions.size();
+    for (int k = 1; k < size; ++k)
+      for (std::size_t line = 0; line < lines; ++line) positions.push_back(positions[line] + k * stride);
+  }
+  RankGroup group;
+  group.reserve(positions.size());
+  for (int position : positions) group.push_back(global(view.local_of[static_cast<std::size_t>(position)]));
+  std::sort(group.begin(), group.end());
+  return group;
+}
+
+std::vector<RankGroup> Grid::groups(const AxisNames& axes) const {
+  const Request asked = request(axes);
+  std::vector<RankGroup> result;
+  for (int local = 0; local < size_; ++local) {
+    const std::vector<int> at = asked.view->coordinates(local);
+    bool lowest = true;  // ranks grow with every coordinate, so the selected ones are 0
+    for (std::size_t i = 0; i < at.size(); ++i) lowest = lowest && !(asked.selected[i] && at[i] > 0);
+    if (lowest) result.push_back(expand(asked, local));
+  }
+  return result;
+}
+
+RankGroup Grid::group_of(RankId rank, const AxisNames& axes) const { return expand(request(axes), local(rank)); }
+
+std::string Grid::group_key(const AxisNames& axes) const {
+  const Request asked = request(axes);
+  std::string key;
+  for (std::size_t i = asked.selected.size(); i-- > 0;)
+    if (asked.selected[i]) key += (key.empty() ? "" : "-") + asked.view->axes[i].name;
+  return key;
 }
 
 }  // namespace weft

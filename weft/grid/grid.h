@@ -1,13 +1,13 @@
-// Named axes -> ranks and groups. A grid is a value: groups are asked of it and passed down.
+// Named axes -> ranks and groups. A grid is a value: code asks it for groups and passes them down.
 //
-// The first axis varies fastest: rank = offset + sum(coordinate x stride), a stride being the product of the sizes
-// before it. A grid may have a second, expert view: another factorization (etp, ep, edp) of the ranks that agree on the
-// shared axes. Shared are the axes that both views name, and pp always; so tp*cp*dp == etp*ep*edp, and a pipeline group
-// is the same in both.
+// The first axis varies fastest: rank = offset + sum(coordinate x stride), where an axis' stride is the product of the
+// sizes before it. A grid may have a second, expert view: another factorization (etp, ep, edp) of the ranks that agree
+// on the shared axes. Shared are pp and the axes that both views name; so tp*cp*dp == etp*ep*edp, and a pipeline group is
+// the same in both views.
 //
-// A group is the set of ranks that agree on all axes of its view but the given ones. Ranks in a group ascend, groups
-// are ordered by their lowest rank, and the order in which axes are asked for means nothing. etp and edp may also be
-// spelled expt_tp and expt_dp.
+// A group is the set of ranks that agree on all axes of its view except the given ones. Ranks in a group ascend, groups
+// are ordered by their lowest rank, and the order of the given axes does not matter. etp and edp may also be spelled
+// expt_tp and expt_dp.
 #pragma once
 
 #include <span>
@@ -16,33 +16,24 @@
 #include <vector>
 
 #include "weft/base/ids.h"
+#include "weft/grid/axes.h"
 
 namespace weft {
-
-struct Axis {
-  std::string name;
-  int size = 1;
-
-  bool operator==(const Axis&) const = default;
-};
-
-// "tp=2,dp=4" -> axes. UserError with a caret line for a missing '=', name or number.
-std::vector<Axis> parse_axes(std::string_view text);
 
 using RankGroup = std::vector<RankId>;
 using AxisNames = std::vector<std::string>;
 
 class Grid {
  public:
-  // The expert view may name the shared axes, in the same place as the grid does, or leave pp out.
-  // UserError: no axes, a name empty or twice, a size below one, an offset below zero, views that do not multiply out
-  // to the same ranks, a shared axis that would join different ranks in the two views.
+  // The expert view may name the shared axes, in the same places as the grid, or leave out pp.
+  // UserError: no axes, an empty or repeated name, a size below one, an offset below zero, views whose products differ,
+  // a shared axis that would join different ranks in the two views.
   explicit Grid(std::vector<Axis> axes, std::vector<Axis> expert_axes = {}, int offset = 0);
 
   int size() const { return size_; }
   int offset() const { return offset_; }
   bool contains(RankId rank) const { return rank.value >= offset_ && rank.value - offset_ < size_; }
-  // UserError when the grid's ranks do not all exist in a world of so many.
+  // UserError unless a world of this size has all of the grid's ranks.
   void require_fits(int world_size) const;
 
   const std::vector<Axis>& axes() const { return base_.axes; }
@@ -60,10 +51,10 @@ class Grid {
   std::vector<int> expert_coordinates(RankId rank) const;
   RankId rank_at_expert(std::span<const int> coordinates) const;
 
-  // UserError: an axis that is in no view or asked for twice, axes of both views, no axis.
+  // UserError: no axis, an unknown axis, one given twice, axes of different views.
   std::vector<RankGroup> groups(const AxisNames& axes) const;
   RankGroup group_of(RankId rank, const AxisNames& axes) const;
-  // One name for one set of axes, however asked for: {"tp", "cp"} -> "cp-tp" (slowest first).
+  // The same name for the same set of axes in any order: {"tp", "cp"} -> "cp-tp" (slowest first).
   std::string group_key(const AxisNames& axes) const;
 
  private:

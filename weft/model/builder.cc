@@ -22,9 +22,15 @@ void require_size(const std::string& name, const Shape& shape) {
 
 ModuleBuilder::ModuleBuilder(const ModelConfig& config, const ModuleOptions& options)
     : config_(config), options_(options) {
+  module_.layout = options.layout;
   // Every layer adds once to the residual stream; its variance must not grow with their number.
   const int layers = parse_pattern(config.pattern).physical_layers;
   residual_std_ = config.init_std / std::sqrt(std::max(1, layers));
+}
+
+GroupId ModuleBuilder::summed_over_data() const {
+  const GroupId data = options_.layout.data_ranks();
+  return options_.layout.divides(data) ? data : GroupId{};
 }
 
 void ModuleBuilder::enter(int depth, int physical, std::string layer) {
@@ -85,6 +91,7 @@ ValueId ModuleBuilder::add_tensor(const std::string& name, const Shape& shape, D
     offset += part.shape.elements();
     tensor.expert |= part.identity.expert >= 0;
   }
+  tensor.placement = options_.layout.placement_of(tensor.expert);
   WEFT_CHECK(offset == shape.elements(), "the parts of {} hold {} of {} elements", tensor.name, offset,
              shape.elements());
   const TensorId id(std::ssize(module_.parameters));
@@ -154,6 +161,7 @@ ValueId ModuleBuilder::router_losses() {
   if (!module_.router_losses.valid()) {
     module_.router_losses = value({"router_losses", ValueKind::step, DType::f64, {router_loss_count}});
     module_.values[module_.router_losses.index()].read_by_host = true;
+    module_.values[module_.router_losses.index()].summed_over = summed_over_data();
   }
   return module_.router_losses;
 }

@@ -16,11 +16,8 @@ struct ModuleOptions {
   std::int64_t row_alignment = 1;               // of an expert's rows; kernels of some devices want more
   std::int64_t logits_slice_bytes = 128 << 20;  // the head works on slices of tokens whose logits fit in this
   bool keep_logits = false;                     // evaluate writes Module::logits
-  // Experts spread over the ranks of an expert group; this one holds experts [rank * E / ranks, (rank + 1) * E /
-  // ranks).
-  std::int64_t expert_ranks = 1, expert_rank = 0;
-  std::int64_t data_shards = 1;      // ranks with tokens of their own
-  bool repeatable_attention = true;  // of AttentionBackward
+  Layout layout;                                // of the ranks; says which experts are here
+  bool repeatable_attention = true;             // of AttentionBackward
 };
 
 struct ParameterValues {
@@ -42,6 +39,9 @@ class ModuleBuilder {
   void enter(int depth, int physical, std::string layer);
   void next_unit() { ++module_.units; }
   const std::string& layer() const { return place_.layer; }
+
+  // The group that losses and statistics of tokens are summed over; invalid where one rank has all tokens.
+  GroupId summed_over_data() const;
 
   ValueId activation(std::string name, DType dtype, const Shape& shape);
   ValueId scratch(std::string name, DType dtype, const Shape& shape);

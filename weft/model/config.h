@@ -1,4 +1,4 @@
-// What a language model is, in numbers: sizes and options of every kind of layer. No layout, no schedule.
+// A language model in numbers: the sizes and options of every kind of layer. No layout, no schedule.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@
 
 namespace weft {
 
-// How positions turn queries and keys. Formulas: docs/numerics.md.
+// How queries and keys are rotated by their position. Formulas: docs/numerics.md.
 struct RopeSpec {
   enum class Scaling : std::uint8_t { none, linear, llama3, yarn } scaling = Scaling::none;
   bool enabled = true;
   double base = 10000;
-  double fraction = 1.0;  // of head_dim that turns, from its beginning
+  double fraction = 1.0;  // of head_dim that rotates, counted from its first element
   RotaryStyle style = RotaryStyle::half_split;
   double factor = 1;
   double original_positions = 0;                 // llama3, yarn
@@ -36,15 +36,15 @@ struct AttentionSpec {  // `*`
   double scale = 0;  // 0: head_dim^-1/2
   bool qkv_bias = false, output_bias = false;
   bool qk_norm = false;
-  bool sinks = false;        // one more logit a head in the softmax's denominator
-  bool output_gate = false;  // the output times sigmoid of a projection of its own
+  bool sinks = false;        // one more logit per head in the softmax's denominator
+  bool output_gate = false;  // the output is multiplied by the sigmoid of a projection of its own
   std::int64_t window = 0;   // 0: none
   RopeSpec rope;
 };
 
-struct IndexerSpec {  // of `D`: chooses the keys that a query sees
+struct IndexerSpec {  // `D`: chooses the keys that a query sees
   std::int64_t heads = 0, dim = 0, topk = 0;
-  double loss_factor = 0;  // of its own loss, a token's mean; 0: it is not trained
+  double loss_factor = 0;  // of its own loss, the mean over tokens; 0: it is not trained
   double norm_epsilon = 1e-6;
 };
 
@@ -52,7 +52,7 @@ struct LatentAttentionSpec {  // `+`, `D`
   std::int64_t heads = 0;
   std::int64_t q_rank = 0;                                   // 0: queries are projected directly
   std::int64_t kv_rank = 0;                                  // width of the latent
-  std::int64_t head_dim = 0, rotary_dim = 0, value_dim = 0;  // of a query or key: what stays, what turns; of a value
+  std::int64_t head_dim = 0, rotary_dim = 0, value_dim = 0;  // of a query or key: unrotated, rotated; of a value
   double scale = 0;                                          // 0: (head_dim + rotary_dim)^-1/2
   double norm_epsilon = 0;                                   // of the latents' norms; 0: the model's
   RopeSpec rope{.style = RotaryStyle::interleaved};
@@ -65,14 +65,14 @@ struct MlpSpec {  // `-`
   bool bias = false;
 };
 
-// How experts are kept equally busy. Coefficients of losses; 0: none. Formulas: docs/numerics.md.
+// How experts are kept equally busy. The losses are coefficients; 0: none. Formulas: docs/numerics.md.
 struct BalanceSpec {
   double aux_loss = 0, sequence_aux_loss = 0, global_aux_loss = 0, z_loss = 0;
-  double bias_update_rate = 0;  // of ExpertsSpec::expert_bias; 0: it stays as it is
+  double bias_update_rate = 0;  // of ExpertsSpec::expert_bias; 0: it is not updated
   double capacity_factor = 0;   // an expert takes at most ceil(T k / E * factor) tokens of a micro-batch; 0: all
   DropChoices::Policy drop_policy = DropChoices::Policy::probabilities;
   bool pad_to_capacity = false;
-  bool forced = false;  // routers compute and learn as ever, but fixed random numbers take the place of their logits
+  bool forced = false;  // routers compute and learn as usual, but fixed random numbers replace their logits
   bool any_loss() const { return aux_loss > 0 || sequence_aux_loss > 0 || global_aux_loss > 0 || z_loss > 0; }
 };
 
@@ -82,16 +82,16 @@ struct ExpertsSpec {  // `E`
   ActivationSpec activation;
   std::int64_t shared_ffn = 0;  // 0: no shared expert
   bool bias = false;            // of the experts' two products
-  bool router_bias = false;     // part of the logits
-  bool expert_bias = false;     // added to scores for the choice alone; not trained
+  bool router_bias = false;     // added to the logits
+  bool expert_bias = false;     // added to the scores for the choice only; not trained
   BalanceSpec balance;
-  std::int64_t latent = 0;   // width in which tokens go to the experts; 0: the model's
-  bool shared_gate = false;  // its output times sigmoid(x w)
+  std::int64_t latent = 0;   // width of the tokens that experts receive; 0: hidden
+  bool shared_gate = false;  // the shared expert's output is multiplied by sigmoid(x w)
 };
 
 struct MambaSpec {  // `M`
   std::int64_t heads = 0, head_dim = 0, groups = 1, state = 0;
-  std::int64_t taps = 4, chunk = 128;  // of the convolution; tokens of a chunk of the scan
+  std::int64_t taps = 4, chunk = 128;  // of the convolution; tokens per chunk of the scan
   bool conv_bias = true;
   bool norm_by_group = true;  // the gated norm: within each group, or over the whole width
   double step_least = 0, step_most = std::numeric_limits<double>::infinity();
@@ -108,7 +108,7 @@ struct DeltaNetSpec {                                                // `G`
 };
 
 struct ModelConfig {
-  std::string pattern;  // of weft/pattern
+  std::string pattern;  // see weft/pattern
   std::int64_t hidden = 0;
   std::int64_t vocabulary = 0;         // ids are below it
   std::int64_t padded_vocabulary = 0;  // rows of embedding and head; 0: vocabulary
@@ -122,7 +122,7 @@ struct ModelConfig {
   double mtp_loss_factor = 0.1;  // of the mean of the MTP depths' losses
   MambaSpec mamba;
   DeltaNetSpec delta_net;
-  // Layers that differ from the above, by physical index in the main part.
+  // Attention layers that differ from `attention`, by physical index in the main part.
   std::map<int, AttentionSpec> attention_at;
   double init_std = 0.02;
   std::int64_t max_positions = 0;  // 0: no limit
@@ -131,18 +131,19 @@ struct ModelConfig {
   const AttentionSpec& attention_of(int physical, int depth = 0) const;
 };
 
-// Which dtypes a run computes with.
+// The dtypes that a run computes in.
 struct Precision {
   DType compute = DType::f32;  // weights and activations
   DType accumulate() const {
     return compute == DType::f64 ? DType::f64 : DType::f32;
   }  // gradients, router, loss, moments
-  // Of matrices, in bf16 models: each product is added up in float and rounded when it is stored, and ranks exchange it so.
+  // Of matrices, in bf16 models: each product is summed in float, rounded when it is stored, and exchanged in bf16.
   bool bf16_gradients = false;
   DType matrix_gradient() const { return bf16_gradients && compute == DType::bf16 ? DType::bf16 : accumulate(); }
 };
 
-// Sizes that do not divide, options that contradict each other: UserError naming the option.
+// UserError for sizes that do not divide and for options that contradict each other. It names the fields in backquotes:
+// "`experts.router.k` 9: ...", which the command line turns into flags (weft/train/options_fields.h).
 void check_config(const ModelConfig& config);
 
 }  // namespace weft

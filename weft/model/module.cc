@@ -53,13 +53,26 @@ std::string_view name_of(CollectiveKind kind) {
   switch (kind) {
     case CollectiveKind::all_to_all:
       return "all_to_all";
+    case CollectiveKind::all_gather:
+      return "all_gather";
+    case CollectiveKind::reduce_scatter:
+      return "reduce_scatter";
     case CollectiveKind::all_reduce:
       return "all_reduce";
+    case CollectiveKind::broadcast:
+      return "broadcast";
+    case CollectiveKind::send:
+      return "send";
+    case CollectiveKind::receive:
+      return "receive";
+    case CollectiveKind::barrier:
+      return "barrier";
   }
   WEFT_CHECK(false, "collective {}", static_cast<int>(kind));
 }
 
 const PieceCode& Piece::code(Phase phase) const {
+  static const PieceCode no_code;
   switch (phase) {
     case Phase::forward:
       return forward;
@@ -70,11 +83,29 @@ const PieceCode& Piece::code(Phase phase) const {
     case Phase::evaluate:
       return evaluate || only_in_training ? evaluate : forward;
     case Phase::reduce:
-      return reduce;
+      return no_code;
     case Phase::update:
       return update;
   }
   WEFT_CHECK(false, "phase {}", static_cast<int>(phase));
+}
+
+std::vector<int> units_of_tensors(const Module& module) {
+  std::vector<int> units(module.parameters.size(), 0);
+  for (const Piece& piece : module.pieces)
+    for (const ValueUse& use : piece.forward.uses) {
+      const Value& value = module.value(use.value);
+      if (value.kind != ValueKind::parameter) continue;
+      int& unit = units[value.tensor.index()];
+      if (unit == 0) unit = piece.place.unit;
+    }
+  return units;
+}
+
+GroupId norm_group(const ParameterTensor& tensor) {
+  const std::vector<Placement::Split>& splits = tensor.placement.splits;
+  WEFT_CHECK(splits.size() <= 1, "{} is divided over {} groups", tensor.name, splits.size());
+  return splits.empty() ? GroupId{} : splits.front().over;
 }
 
 namespace {
@@ -123,6 +154,7 @@ std::vector<ValueId> add_mtp_depths(ModuleBuilder& b, const Pattern& pattern, Va
   for (int depth = 1; depth <= pattern.mtp_depths; ++depth) {
     Value loss{fmt::format("mtp{}.loss", depth), ValueKind::step, b.accumulate(), {1}};
     loss.read_by_host = true;
+    loss.summed_over = b.summed_over_data();
     m.mtp_losses.push_back(b.value(std::move(loss)));
     ValueId x = add_mtp_input(b, depth, hidden.back(), embedding);
     x = add_units(b, units_of(std::span(pattern.mtp_layers)), depth, x);
@@ -138,7 +170,7 @@ std::vector<ValueId> add_mtp_depths(ModuleBuilder& b, const Pattern& pattern, Va
 void check_expert_ranks(std::int64_t experts, std::int64_t ranks) {
   if (experts % ranks == 0) return;
   // A divisor of the ranks asked for divides the ranks of the run, too.
-  throw UserError("--expert-model-parallel-size {}: must divide the {} experts of a layer; use {}", ranks, experts,
+  throw UserError("`expert_ranks` {}: must divide the {} experts of a layer; use {}", ranks, experts,
                   std::gcd(ranks, experts));
 }
 
@@ -147,13 +179,16 @@ void check_expert_ranks(std::int64_t experts, std::int64_t ranks) {
 Module build_module(const ModelConfig& config, const ModuleOptions& options) {
   check_config(config);
   const Pattern pattern = parse_pattern(config.pattern);
-  if (pattern.counts.at(Symbol::experts) > 0) check_expert_ranks(config.experts.experts, options.expert_ranks);
+  if (pattern.counts.at(Symbol::experts) > 0)
+    check_expert_ranks(config.experts.experts, options.layout.size_of(options.layout.expert_ranks()));
   ModuleBuilder b(config, options);
   Module& m = b.module();
   m.tokens = b.value({"tokens", ValueKind::input, DType::i32, {b.tokens()}});
   m.labels = b.value({"labels", ValueKind::input, DType::i32, {b.tokens()}});
   m.loss = b.value({"loss", ValueKind::step, b.accumulate(), {1}});
+  m.values[m.loss.index()].summed_over = b.summed_over_data();
   m.step_values = b.value({"step_values", ValueKind::step, DType::f64, {StepValues::count}});
+  m.values[m.step_values.index()].given_by_host = true;
 
   ValueId x = add_embedding(b);
   for (const Segment& segment : pattern.segments) x = add_units(b, units_of(segment), 0, x);

@@ -10,7 +10,9 @@
 #include "weft/base/ids.h"
 #include "weft/base/shape.h"
 #include "weft/device/operations/store.h"
+#include "weft/device/reduction.h"
 #include "weft/device/tensor.h"
+#include "weft/grid/layout.h"
 #include "weft/model/parameters.h"
 
 namespace weft {
@@ -43,12 +45,14 @@ struct Value {
   std::function<void(double* out)> fill = {};  // of constants, row-major
   ValueId running = {}, initial = {};  // of `before`: the running value, and the constant before the first block
   double in_use = 1;                   // share of its rows used on average: routed values have room for the worst case
-  // A group of ranks that the value is summed over, from that row on, by one all_reduce: in place behind its last
-  // contribution, or out of another value. Empty: each rank has its own.
-  std::string summed_over = {};
-  std::int64_t first_summed_row = 0;
-  ValueId counts = {};        // of rows that travel between ranks: how many lie here for (or from) each peer
-  bool read_by_host = false;  // after the step; nothing in the plan needs to read it
+  // The group whose ranks' values are added up: in place after the last contribution, or out of another value. Invalid:
+  // each rank has its own. Gradients of parameters have theirs from the parameter's placement.
+  GroupId summed_over = {};
+  // Of rows that travel between ranks: the group they travel in, and how many rows there are for (or from) each peer.
+  GroupId exchanged_over = {};
+  ValueId counts = {};
+  bool given_by_host = false;  // of a step value: before the step; no node computes it
+  bool read_by_host = false;   // after the step; nothing in the plan needs to read it
 };
 
 enum class Access : std::uint8_t { read, write, add };
@@ -63,8 +67,8 @@ enum class Phase : std::uint8_t {
   backward,         // gradient of the input
   weight_gradient,  // may wait
   evaluate,         // forward without anything kept for a gradient
-  reduce,           // once a step: gradients, the loss and the norm, summed over ranks
-  update,           // once a step, after the last gradient
+  reduce,           // once per step: gradients, the loss and the norm, summed over ranks
+  update,           // once per step, after the last gradient
 };
 inline constexpr int phase_count = static_cast<int>(Phase::update) + 1;
 std::string_view name_of(Phase phase);
@@ -84,16 +88,26 @@ class Run {
 };
 
 // What ranks do together. Nodes that communicate do nothing else.
-enum class CollectiveKind : std::uint8_t { all_to_all, all_reduce };
+enum class CollectiveKind : std::uint8_t {
+  all_to_all,
+  all_gather,
+  reduce_scatter,
+  all_reduce,
+  broadcast,
+  send,  // to one peer, which has the matching receive
+  receive,
+  barrier,  // carries nothing
+};
+inline constexpr int collective_kind_count = static_cast<int>(CollectiveKind::barrier) + 1;
 std::string_view name_of(CollectiveKind kind);
+inline bool is_transfer(CollectiveKind kind) { return kind == CollectiveKind::send || kind == CollectiveKind::receive; }
 struct Collective {
   CollectiveKind kind = CollectiveKind::all_to_all;
-  std::string group;      // of this rank, by the axes it runs along: "ep", "dp", "edp"
+  GroupId group;
   ValueId send, receive;  // all_reduce: the same value, summed in place, or two of one shape
-  // all_to_all: rows of `send` for each peer and rows of `receive` from each, i32 [peers, n], added up over n. They are
-  // in device memory; where a communicator needs them on the host, it waits for them. Absent: even parts.
+  // all_to_all: rows of `send` for each peer and rows of `receive` from each, i32 [peers, n], added up over n, in device
+  // memory. Absent: even parts.
   ValueId send_counts, receive_counts;
-  std::int64_t first_row = 0;  // all_reduce: rows before it stay as they are
 };
 
 struct PieceCode {
@@ -109,7 +123,7 @@ inline constexpr int lane_count = static_cast<int>(Lane::update) + 1;
 std::string_view name_of(Lane lane);
 
 // What a piece is of the main part or of an MTP depth. layers: and all that comes before them.
-enum class Part : std::uint8_t { layers, final_norm, head };
+enum class Section : std::uint8_t { layers, final_norm, head };
 
 // Where a piece stands in the model: also its name in plans, traces and errors.
 struct PiecePlace {
@@ -118,7 +132,7 @@ struct PiecePlace {
   int unit = 0;       // what the scheduler pairs, counted over the whole module
   std::string layer;  // "main.3*", "embedding", "head"
   std::string piece;  // "mix", "route", "experts", ...
-  Part part = Part::layers;
+  Section section = Section::layers;
 };
 
 struct Piece {
@@ -126,8 +140,8 @@ struct Piece {
   Lane lane = Lane::compute;
   bool only_in_training = false;  // no evaluation runs it
   PieceCode forward, backward, weight_gradient;
-  PieceCode evaluate;        // absent: forward serves
-  PieceCode reduce, update;  // of Module::updates
+  PieceCode evaluate;  // absent: forward serves
+  PieceCode update;    // of Module::updates
   const PieceCode& code(Phase phase) const;
 };
 
@@ -142,15 +156,19 @@ enum class RouterLoss : std::uint8_t { aux, sequence_aux, global_aux, z };
 inline constexpr int router_loss_count = static_cast<int>(RouterLoss::z) + 1;
 
 struct Module {
+  Layout layout;  // of the ranks that run it
   std::vector<Value> values;
   std::vector<ParameterTensor> parameters;
-  std::vector<Piece> pieces;  // in the order of the forward pass
-  std::vector<Piece>
-      updates;  // run once a step, in this order: gradient norm, clip factor, one update a unit (weft/optim)
+  std::vector<Piece> pieces;   // in the order of the forward pass
+  std::vector<Piece> updates;  // run once per step, in this order: clip factor, one update per unit (weft/optim)
   int units = 0;
   // What the loop feeds and reads; logits only where asked for.
   ValueId tokens, labels, loss, step_values, logits;
   ValueId update_values;  // f64 [StepValues::count]: step_values with what the device computes; made with the updates
+  // f64 [n], made with the updates where gradients are clipped: sums of squares of the gradients. Row 0: of those that
+  // are whole on every rank; the rows after it: of those divided among the ranks of one group, as norm_groups names them.
+  ValueId squares;
+  std::vector<GroupId> norm_groups;  // by row of `squares`; row 0: invalid
   // MTP: the factor of each depth's summed loss, an input f64 [depths]; each depth's loss times that factor.
   ValueId mtp_scales;
   std::vector<ValueId> mtp_losses;
@@ -166,5 +184,10 @@ struct Module {
     return id.index() < pieces.size() ? pieces[id.index()] : updates[id.index() - pieces.size()];
   }
 };
+
+// The first unit that uses a parameter tensor, by TensorId; 0: none does.
+std::vector<int> units_of_tensors(const Module& module);
+// The group whose ranks hold different elements of a tensor; invalid: each rank has all of them.
+GroupId norm_group(const ParameterTensor& tensor);
 
 }  // namespace weft

@@ -15,6 +15,7 @@
 
 #include "weft/base/dtype.h"
 #include "weft/base/shape.h"
+#include "weft/grid/layout.h"
 
 namespace weft {
 
@@ -137,7 +138,8 @@ struct ParameterTensor {
   std::vector<ParameterPart> parts;  // they tile the tensor
   bool accumulate_dtype = false;     // kept in the accumulation dtype whatever the model computes in (router)
   bool decays = true;                // false for one-dimensional parameters
-  bool expert = false;
+  bool expert = false;               // holds experts' parameters
+  Placement placement;
   bool trained = true;      // false: no gradient reaches it, and AdamW does not touch it
   double balance_rate = 0;  // above 0: changed by counts of the experts' choices, not by a gradient
 };

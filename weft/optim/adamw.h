@@ -12,23 +12,10 @@ struct AdamOptions {
   bool decay_all = false;  // also one-dimensional parameters and biases
 };
 
-// How gradients are spread over ranks. Losses are scaled by the number of all tokens, so that sums are means.
-struct GradientLayout {
-  std::int64_t data_shards = 1;    // ranks of group "dp": they hold the same dense parameters
-  std::int64_t expert_ranks = 1;   // ranks of group "ep": they hold different experts
-  std::int64_t expert_shards = 1;  // ranks of group "edp": they hold the same experts
-};
-
-// Adds the reduction of the loss alone, for plans that evaluate; where the plan trains, of the router's losses too.
-void add_loss_reduction(Module& module, const GradientLayout& layout, bool trains = false);
-
-// Adds states m, v (and the lower bits of bf16 weights) for every parameter tensor, and the pieces: reductions of loss
-// and gradients (dense over dp, experts over edp, one node a unit, the last unit first, since its gradients are ready
-// first), norm (sum of squares; the experts' part summed over ep, so that each element
-// counts once), clip (the step's numbers with norm, clip factor and finite flag: Module::update_values), one update a
-// unit, which reads these and its gradients. Without clipping there is no norm: an update waits for its own gradients and
-// for the loss, whose finite flag alone decides whether weights move.
-void add_updates(Module& module, const Precision& precision, const AdamOptions& options,
-                 const GradientLayout& layout = {});
+// Adds states m, v (and the lower bits of bf16 weights) for every parameter tensor, and the pieces: clip (the step's
+// numbers with norm, clip factor and finite flag: Module::update_values) and one update per unit, which reads these and its
+// gradients. What clip reads, the sum of squares, is made by the plan (weft/plan/passes/reduce.h). Without clipping there is
+// no norm: an update waits for its own gradients and for the loss, whose finite flag alone decides whether weights move.
+void add_updates(Module& module, const Precision& precision, const AdamOptions& options);
 
 }  // namespace weft

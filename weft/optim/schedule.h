@@ -1,9 +1,9 @@
-// Learning rate and weight decay as functions of the samples consumed, as in Megatron.
+// Learning rate and weight decay as functions of the consumed samples, as in Megatron.
 //
-// The clock is the number of samples that all earlier steps consumed: the step of iteration i (from 1) with a constant
-// global batch B asks at n = (i - 1) B. So with warm-up the first step runs at warmup_init exactly (0 by default: it
-// fills the moments and moves nothing), the value `lr` is met at n = warmup, and a run as long as `decay` ends one step
-// short of min_lr.
+// The clock n is the number of samples that all earlier steps consumed: iteration i (from 1) with a constant global
+// batch B runs at n = (i - 1) B. So with warm-up the first step runs at exactly warmup_init (0 by default: it fills the
+// moments and moves nothing), the rate reaches `lr` at n = warmup, and a run as long as `decay` ends one step short of
+// min_lr.
 //
 //   n <= warmup, warmup > 0   warmup_init + (lr - warmup_init) n / warmup
 //   constant                  lr
@@ -23,13 +23,13 @@ enum class DecayStyle : std::uint8_t { constant, linear, cosine, inverse_square_
 enum class WsdStyle : std::uint8_t { exponential, linear, cosine, minus_sqrt };
 enum class WeightDecayStyle : std::uint8_t { constant, linear, cosine };
 
-// Lengths are in samples. They are real because a warm-up may be a fraction of the decay.
+// Lengths are in samples. They are real numbers because a warm-up may be a fraction of the decay.
 struct LearningRateSpec {
   double lr = 0, min_lr = 0, warmup_init = 0;
   DecayStyle style = DecayStyle::linear;
   double warmup = 0, decay = 0;
   WsdStyle wsd_style = WsdStyle::exponential;
-  double wsd = 0;  // the last part of `decay`
+  double wsd = 0;  // length of the last part of `decay`
 };
 
 struct WeightDecaySpec {

@@ -3,9 +3,9 @@
 //   pattern = main ("/" mtp)*      main = segment ("|" segment)*      segment, mtp = item*
 //   item = symbol | "[" symbol+ "]"
 //
-// Groups do not nest and hold E only as their last symbol; MTP parts are all the same text; '*' does not stand in one
-// part with '+' or 'D'. An empty main part, empty segments and a trailing '/' (no MTP) are legal. A group changes names
-// and pairing, never the math: physical layers (symbols) are the same with and without brackets.
+// Groups do not nest, and E may only be the last symbol of a group. All MTP parts are the same text. One part cannot have
+// both '*' and '+' or 'D'. An empty main part, empty segments and a trailing '/' (no MTP) are legal. A group changes
+// names and pairing, never the math: physical layers (symbols) are the same with and without brackets.
 #pragma once
 
 #include <array>
@@ -42,7 +42,7 @@ struct PatternLayer {
   std::vector<Symbol> symbols;  // one, or the members of the group
   bool grouped = false;         // written in brackets
   int logical = 0;
-  std::vector<int> physical;  // consecutive, one a symbol
+  std::vector<int> physical;  // consecutive, one per symbol
 
   std::string letters() const;  // "*E"
   std::string text() const;     // as written: "[*E]"
@@ -54,7 +54,7 @@ struct Segment {
   int pp_rank = 0;
   int virtual_stage = 0;
   std::string text;
-  int physical_offset = 0;  // layers in earlier segments
+  int physical_offset = 0;  // number of layers in earlier segments
   int logical_offset = 0;
   std::vector<PatternLayer> layers;
 };
@@ -67,25 +67,25 @@ struct Pattern {
   std::vector<PatternLayer> mtp_layers;  // of one depth
   int physical_layers = 0;               // of the main part
   int logical_layers = 0;
-  std::map<Symbol, int> counts;  // every symbol; main once, MTP once a depth
+  std::map<Symbol, int> counts;  // of every symbol; those of MTP count once per depth
 
   int virtual_stages() const { return static_cast<int>(segments.size()) / pp; }
   const Segment& segment(int pp_rank, int virtual_stage) const;
 };
 
-// How a pattern goes on pipeline ranks. With '|' the segments are given and must be a multiple of pp. Without, the
-// layers (items: a group is never split) are divided evenly; a first or last count sets that rank's share, and the rest
-// is divided evenly over the other ranks.
+// How a pattern is split over pipeline ranks. With '|' the segments are given, and their number must be a multiple of
+// pp. Without, the layers (items: a group is never split) are divided evenly; a first or last count sets that rank's
+// share, and the rest is divided evenly over the other ranks.
 struct SplitOptions {
   int pp = 1;
   std::optional<int> first_stage_layers, last_stage_layers;
 };
 
-// Throws UserError that names the broken rule, with a caret line under the character.
+// UserError names the broken rule, with a caret under the character.
 Pattern parse_pattern(std::string_view text, const SplitOptions& options = {});
 
-// What the scheduler pairs and sharding gathers: consecutive layers of one segment or MTP depth. A unit closes after an
-// item that ends in '-' or 'E' and at the end; a group begins a new unit. "M*E" is one unit, "M[*E]" two.
+// What the scheduler pairs and sharding gathers: consecutive layers of one segment or MTP depth. A unit ends after an
+// item that ends in '-' or 'E', or with the segment; a group begins a new unit. "M*E" is one unit, "M[*E]" two.
 struct Unit {
   std::vector<PatternLayer> layers;
   std::vector<int> physical;

@@ -1,10 +1,11 @@
+#include "weft/pattern/scan.h"
+
 #include <algorithm>
 #include <cctype>
 #include <optional>
 
 #include "weft/base/error.h"
 #include "weft/base/text.h"
-#include "weft/pattern/items.h"
 
 namespace weft {
 namespace {
@@ -36,9 +37,9 @@ class Scanner {
       if (c == '|' && main) {
         part.segments.emplace_back();
       } else if (c == '|') {
-        fail(at_, "'|' stands in the main part only: an MTP part lies whole on the last stage");
+        fail(at_, "'|' is allowed in the main part only: an MTP part is always on the last stage");
       } else if (c == ']') {
-        fail(at_, "']' closes no group: put '[' before the group's first symbol");
+        fail(at_, "']' without '[': put '[' before the group's first symbol");
       } else {
         part.segments.back().push_back(c == '[' ? group() : single());
       }
@@ -68,7 +69,7 @@ class Scanner {
         fail(at_ - 1, "'E' must be the last symbol of its group");
       add_symbol(item.layer);
     }
-    if (at_ == text_.size()) fail(item.begin, "'[' opens a group that no ']' closes");
+    if (at_ == text_.size()) fail(item.begin, "'[' without ']': put ']' after the group's last symbol");
     if (item.layer.symbols.empty()) fail(at_, "empty group: '[]' must hold at least one symbol");
     return item;
   }
@@ -84,8 +85,8 @@ class Scanner {
       latent_ = *symbol;
     }
     if (plain_ && latent_)
-      fail(at_,
-           fmt::format("'*' and '{}' in one part: plain attention does not mix with '+' or 'D'", letter(*latent_)));
+      fail(at_, fmt::format("'*' and '{}' in one part: plain attention cannot be combined with '+' or 'D'",
+                            letter(*latent_)));
   }
 
   [[noreturn]] void fail_unknown() const {
@@ -113,7 +114,7 @@ class Scanner {
   std::string_view text_;
   std::size_t at_ = 0;
   int logical_ = 0, physical_ = 0;        // next numbers in this part
-  std::optional<Symbol> plain_, latent_;  // attention kinds met in this part
+  std::optional<Symbol> plain_, latent_;  // attention kinds seen in this part
 };
 
 }  // namespace

@@ -1,14 +1,15 @@
+#include "weft/pattern/split.h"
+
 #include <algorithm>
 
 #include <fmt/format.h>
 
 #include "weft/base/error.h"
-#include "weft/pattern/items.h"
 
 namespace weft {
 namespace {
 
-constexpr int most_ranks = 1 << 20;  // beyond any machine; keeps a slip of the keyboard from eating the memory
+constexpr int most_ranks = 1 << 20;  // more than any machine has; a typo must not exhaust the memory
 
 // Layers of each pipeline rank for a main part without '|'.
 std::vector<int> layers_per_rank(std::string_view text, const PatternPart& main, const SplitOptions& options) {
@@ -58,9 +59,10 @@ std::vector<std::vector<PatternItem>> split_main(std::string_view text, const Pa
     if (segments % static_cast<std::size_t>(options.pp) != 0)
       fail_pattern(
           text, text.substr(0, main.end).rfind('|'),
-          fmt::format("{} segments do not spread over {} pipeline ranks: their number must be a multiple of it "
-                      "(the last '|' is marked; empty segments are legal)",
-                      segments, options.pp));
+          fmt::format(
+              "{} segments cannot be spread over {} pipeline ranks: their number must be a multiple of the ranks "
+              "(the last '|' is marked; empty segments are legal)",
+              segments, options.pp));
     return main.segments;
   }
   std::vector<std::vector<PatternItem>> result;

@@ -1,11 +1,13 @@
 #include "weft/plan/build.h"
 
 #include "weft/base/error.h"
-#include "weft/plan/check.h"
+#include "weft/plan/check/check.h"
 #include "weft/plan/orders/order.h"
 #include "weft/plan/passes/delay_weight_gradients.h"
 #include "weft/plan/passes/expand.h"
 #include "weft/plan/passes/overlap_updates.h"
+#include "weft/plan/passes/reduce.h"
+#include "weft/plan/passes/wait_for_counts.h"
 #include "weft/plan/passes/weave.h"
 
 namespace weft {
@@ -13,6 +15,8 @@ namespace weft {
 Plan build_plan(const Module& module, const PlanOptions& options) {
   WEFT_CHECK(options.block >= 1 && (options.block == 1 || !options.weave), "blocks of {} micro-batches", options.block);
   Plan plan = expand(module, block_order(options.micro_batches, options.block), options);
+  if (options.host_counts) plan = wait_for_counts(plan, module.layout);
+  plan = reduce(plan, module);
   require_valid(plan, "expansion");
   if (options.kind != PlanKind::evaluate && options.delay_weight_gradients) {
     plan = delay_weight_gradients(plan);

@@ -1,4 +1,4 @@
-#include "weft/plan/check_ranks.h"
+#include "weft/plan/plan.h"
 
 namespace weft {
 
@@ -29,32 +29,34 @@ std::uint64_t digest_of(const Plan& plan) {
   d.add(plan.micro_batches);
   for (const ValueInfo& v : plan.values) {
     d.add(v.name);
-    d.add(v.summed_over);
-    for (std::int64_t word : {static_cast<std::int64_t>(v.storage), static_cast<std::int64_t>(v.dtype), v.bytes,
-                              v.first_summed_row, std::int64_t{v.counts.value}, static_cast<std::int64_t>(v.expert)})
+    for (std::int64_t word :
+         {static_cast<std::int64_t>(v.storage), static_cast<std::int64_t>(v.dtype), v.bytes, v.first_summed_row,
+          std::int64_t{v.counts.value}, std::int64_t{v.summed_over.value}, std::int64_t{v.replicas.value},
+          std::int64_t{v.exchanged_over.value}, std::int64_t{v.norm_row}})
       d.add(word);
     for (int dim = 0; dim < v.shape.dims(); ++dim) d.add(v.shape[dim]);
   }
-  for (const PieceInfo& piece : plan.pieces) {
-    d.add(piece.name);
-    d.add(piece.unit);
-    d.add(piece.phases);
-    d.add(static_cast<std::int64_t>(piece.part));
-    d.add(piece.depth);
+  for (const PlaceInfo& place : plan.places) {
+    d.add(place.name);
+    d.add(place.unit);
+    d.add(place.phases);
+    d.add(static_cast<std::int64_t>(place.section));
+    d.add(place.depth);
   }
   for (const std::string& group : plan.groups) d.add(group);
   for (const Buffer& b : plan.buffers)
-    for (std::int32_t word : {b.value.value, b.micro_batch, b.contributions}) d.add(word);
+    for (std::int32_t word : {b.value.value, b.micro_batch, b.contributions, b.instance}) d.add(word);
   for (const Node& node : plan.nodes) {
-    for (std::int32_t word :
-         {static_cast<std::int32_t>(node.phase), static_cast<std::int32_t>(node.lane), node.piece.value,
-          node.micro_batch, node.uses, node.collectives, static_cast<std::int32_t>(node.carried)})
+    for (std::int32_t word : {static_cast<std::int32_t>(node.kind), static_cast<std::int32_t>(node.phase),
+                              static_cast<std::int32_t>(node.lane), node.place.value, node.piece.value,
+                              node.micro_batch, node.uses, node.collectives, static_cast<std::int32_t>(node.carried)})
       d.add(word);
     for (const BufferUse& use : plan.uses_of(node))
       for (std::int32_t word : {use.buffer.value, static_cast<std::int32_t>(use.access), use.contribution}) d.add(word);
     for (const NodeCollective& c : plan.collectives_of(node)) {
-      for (std::int32_t word : {static_cast<std::int32_t>(c.kind), c.group, c.send.value, c.receive.value,
-                                c.send_counts.value, c.receive_counts.value})
+      for (std::int32_t word :
+           {static_cast<std::int32_t>(c.kind), c.group.value, c.send.value, c.receive.value, c.send_counts.value,
+            c.receive_counts.value, c.host_send_counts.value, c.host_receive_counts.value, c.peer, c.match.value})
         d.add(word);
       d.add(c.first_row);
     }

@@ -44,7 +44,7 @@ Edges derive_edges(const Plan& plan) {
   return edges;
 }
 
-std::vector<LaneMarks> lane_waits(const Plan& plan) {
+std::vector<LaneMarks> lane_waits_by_use(const Plan& plan) {
   std::vector<LaneMarks> waits(plan.nodes.size(), no_marks);
   walk_edges(plan, [&](NodeId node, NodeId other) {
     const Lane lane = plan.nodes[other.index()].lane;

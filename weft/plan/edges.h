@@ -40,9 +40,9 @@ inline bool passed(const LaneMarks& marks, const LaneMarks& now) {
   return true;
 }
 
-// The same edges as a lane sees them: for every node, the last node of every other lane that it waits for. Without a list
-// of edges.
-std::vector<LaneMarks> lane_waits(const Plan& plan);
+// The same edges as a lane sees them: for every node, the last node of every other lane that it waits for because of what
+// it uses. What it waits for in all, memory included: lane_waits (memory.h).
+std::vector<LaneMarks> lane_waits_by_use(const Plan& plan);
 
 // What is known to be done when a node begins: what its lane knew before, what it waits for, and what those knew. Ask
 // for the nodes in the order of the list.

@@ -96,6 +96,7 @@ class FreeList {
 MemoryPlan plan_memory(const Plan& plan) {
   MemoryPlan memory;
   memory.offset.assign(plan.buffers.size(), -1);
+  memory.host_offsets.assign(plan.buffers.size(), -1);
   memory.lifetimes.resize(plan.buffers.size());
   std::vector<LaneMarks> users(plan.buffers.size(), no_marks);
   std::vector<bool> written(plan.buffers.size());
@@ -125,6 +126,7 @@ MemoryPlan plan_memory(const Plan& plan) {
         break;
       case Storage::activation:
       case Storage::scratch:
+      case Storage::gathered:
         if (memory.lifetimes[i].first < 0) break;
         begins[static_cast<std::size_t>(memory.lifetimes[i].first)].push_back(static_cast<std::int32_t>(i));
         ends[static_cast<std::size_t>(memory.lifetimes[i].last)].push_back(static_cast<std::int32_t>(i));
@@ -138,6 +140,10 @@ MemoryPlan plan_memory(const Plan& plan) {
       case Storage::constant:
       case Storage::output:
         fixed[2].push_back(i);
+        break;
+      case Storage::host:
+        memory.host_offsets[i] = memory.host;
+        memory.host += bytes;
         break;
     }
   }
@@ -155,7 +161,7 @@ MemoryPlan plan_memory(const Plan& plan) {
 
   // What a node that begins knows to be done: the nodes it waits for, and what they knew. Memory that was used on other
   // lanes is given out again only where its users are known to be done, so that reuse makes nobody wait.
-  const std::vector<LaneMarks> waits = lane_waits(plan);
+  const std::vector<LaneMarks> waits = lane_waits_by_use(plan);
   LaneClocks clocks(plan.nodes.size());
   struct Freed {
     std::int32_t buffer;
@@ -199,7 +205,7 @@ MemoryPlan plan_memory(const Plan& plan) {
 }
 
 std::vector<LaneMarks> lane_waits(const Plan& plan, const MemoryPlan& memory) {
-  std::vector<LaneMarks> waits = lane_waits(plan);
+  std::vector<LaneMarks> waits = lane_waits_by_use(plan);
   for (const MemoryReuse& reuse : memory.reuses) {
     LaneMarks after = reuse.after;
     after[static_cast<std::size_t>(plan.nodes[reuse.node.index()].lane)] = -1;

@@ -1,8 +1,8 @@
-// Where every buffer lies. A buffer lives from its first use to its last, in the order of the list; activations and
-// scratch share one arena by these lifetimes, everything else has its place for the whole step. Memory used on another
-// lane is taken over only where its users are known to be done, so that reuse holds no lane up. The arena begins with what
-// the host gives to a step, inputs and step values that no node writes, so that one copy brings all of it; behind it come
-// the step values that nodes write.
+// Where every buffer is. A buffer lives from its first use to its last, in the order of the list; activations, scratch and
+// gathered parameters share one arena by these lifetimes, everything else has its place for the whole step. Memory used on
+// another lane is taken over only where its users are known to be done, so that reuse delays no lane. The arena begins with
+// what the host gives to a step, inputs and step values that no node writes, so that one copy brings all of it; the step
+// values that nodes write follow.
 #pragma once
 
 #include <vector>
@@ -25,9 +25,11 @@ struct MemoryReuse {
 struct MemoryPlan {
   static constexpr std::int64_t alignment = 256;  // bytes, of every buffer
 
-  // By buffer, in bytes from the beginning of the arena; weights, gradients and states lie outside it (-1), since
-  // several plans share them.
+  // By buffer, in bytes from the beginning of the arena; -1: outside it. Weights, gradients and states are outside, since
+  // several plans share them; so is what the host keeps (host_offsets).
   std::vector<std::int64_t> offset;
+  std::vector<std::int64_t> host_offsets;  // by buffer, in bytes from the beginning of the host's part; -1: not there
+  std::int64_t host = 0;                   // size of that part
   std::vector<Lifetime> lifetimes;
   std::int64_t arena = 0;                            // size: high-water of everything that has an offset
   std::int64_t inputs_end = 0, step_values_end = 0;  // bytes from the arena's beginning

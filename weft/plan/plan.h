@@ -14,72 +14,117 @@
 
 namespace weft {
 
-// What a buffer is for. Only activations and scratch must be dead at the end of a step.
-enum class Storage : std::uint8_t { weight, gradient, state, step, constant, input, output, activation, scratch };
+// What a buffer is for, and so how long it lives. Only activations, scratch and gathered parameters must be dead at the
+// end of a step.
+enum class Storage : std::uint8_t {
+  weight,
+  gradient,
+  state,
+  step,
+  constant,
+  input,
+  output,
+  activation,
+  scratch,
+  gathered,  // a parameter whose parts come from several ranks: alive from its gather to its release
+  host,      // in the host's memory: numbers that the host waits for
+};
 std::string_view name_of(Storage storage);
+// Whether such buffers share the arena by their lifetimes.
+bool shares_arena(Storage storage);
 
 // gradients: a training step without its reductions and updates.
 enum class PlanKind : std::uint8_t { train, gradients, evaluate };
 std::string_view name_of(PlanKind kind);
-// Whether plans of that kind run the phase: every piece that has it, in every micro-batch or once a step.
+// Whether plans of that kind run the phase: every piece that has it, in every micro-batch or once per step.
 bool has_phase(PlanKind kind, Phase phase);
 
-struct ValueInfo {  // what a module's value is, once for all its buffers
+struct ValueInfo {  // what a value is, once for all its buffers; the module's values, then those that passes add
   std::string name;
   Storage storage = Storage::activation;
   DType dtype = DType::f32;
   Shape shape;
   std::int64_t bytes = 0;
-  TensorId tensor = {};          // of weights, gradients and states
-  std::string summed_over = {};  // a group of ranks: must be reduced over it, behind its last contribution
+  TensorId tensor = {};      // of weights, gradients, states and gathered parameters
+  GroupId summed_over = {};  // must be reduced over it, after its last contribution
   std::int64_t first_summed_row = 0;
-  ValueId counts = {};  // of rows that travel between ranks: how many lie here for (or from) each peer
+  GroupId replicas = {};        // of gradients: the ranks that hold the same parameter; invalid: this rank alone
+  GroupId exchanged_over = {};  // of rows that travel between ranks
+  ValueId counts = {};          // of such rows: how many there are for (or from) each peer
+  std::int32_t norm_row = 0;    // of gradients: the row of the sums of squares that counts it
+  bool given_by_host = false;   // of step values: no node computes it
   bool read_by_host = false;
-  bool expert = false;   // of an expert's tensor: other ranks may hold other experts
   bool running = false;  // a sum that goes on from one micro-batch to the next
 };
 
-struct PieceInfo {
+using PlaceId = Id<struct PlaceTag>;
+
+// Where a node stands in the model: its name in plans, traces and errors. The module's pieces, then its updates, then
+// places that passes add for nodes without a piece.
+struct PlaceInfo {
   std::string name;  // "main.3E.experts"
   std::string layer, piece;
   int unit = 0;
-  std::uint8_t phases = 0;  // bit 1 << phase: the piece has it; 0: not known
-  Part part = Part::layers;
+  std::uint8_t phases = 0;  // bit 1 << phase: the piece has code for it; 0: there is no piece, or it is not known
+  Section section = Section::layers;
   int depth = 0;  // 0: main part; d: MTP depth d
 };
 
-// What a node's communication is, the same on all ranks of the group.
+using MatchId = Id<struct MatchTag>;
+
+// What a node's communication is, the same on all ranks of the group but for the peer of a transfer.
 struct NodeCollective {
   CollectiveKind kind = CollectiveKind::all_to_all;
-  std::int32_t group = -1;  // of Plan::groups
-  BufferId send, receive, send_counts, receive_counts;
+  GroupId group;  // of Plan::groups
+  // What goes out and what comes in; a send has no `receive`, a receive no `send`, a barrier neither. all_reduce and
+  // broadcast: may be the same buffer.
+  BufferId send, receive;
+  BufferId send_counts, receive_counts;  // of an exchange of rows, in device memory
+  // The same added up per peer, i64 [peers], where the host must know them: a wait fills them.
+  BufferId host_send_counts, host_receive_counts;
   std::int64_t bytes = 0;      // that a rank sends, on average
   std::int64_t first_row = 0;  // all_reduce: rows before it stay as they are
+  std::int32_t peer = -1;      // of a transfer: the other side, by its place in the group; of a broadcast: the root
+  MatchId match;               // of a transfer: the same number on both sides, and on no other transfer between them
 };
 
-// One instance of a value: its own for every micro-batch, or one for the step (micro_batch -1).
+// One instance of a value: its own for every micro-batch, or one for the step (micro_batch -1). A value may have several
+// at once: a parameter gathered for the forward pass of one micro-batch and the backward pass of another, a value kept
+// and the same one recomputed.
 struct Buffer {
   ValueId value;
   std::int32_t micro_batch = -1;
   std::int32_t contributions = 0;  // how many `add`s it must get in a step
+  std::int32_t instance = 0;
 };
 
 struct BufferUse {
   BufferId buffer;
   Access access = Access::read;
-  // Of an `add`: its number, fixed when the node is made. Number 0 writes, the others add in the order of their
-  // numbers, whatever order passes choose; so reordering cannot change a bit.
+  // Of an `add`: its number, fixed when the node is made, by micro-batch and consumer. Number 0 writes, the others add in
+  // the order of their numbers, whatever order passes choose; so reordering cannot change a bit.
   std::int32_t contribution = -1;
 };
 
-// One piece, one phase, one micro-batch, on one rank.
+enum class NodeKind : std::uint8_t {
+  compute,         // a piece's arithmetic
+  communicate,     // its collectives, in their order
+  wait_counts,     // the host waits for counts of rows: reads them, writes their copies
+  sum_of_squares,  // of the gradients it reads, each into the row that its value names
+  release,         // ends the life of the gathered parameters that it writes
+};
+std::string_view name_of(NodeKind kind);
+
+// One piece, one phase, one micro-batch, on one rank; or what a pass adds between pieces.
 struct Node {
+  NodeKind kind = NodeKind::compute;
   Phase phase = Phase::forward;
   Lane lane = Lane::compute;
-  PieceId piece;                                       // of the plan's pieces
-  std::int32_t micro_batch = -1;                       // -1: once a step
-  std::int32_t first_use = 0, uses = 0;                // in Plan::uses, in the order of the piece's own uses
-  std::int32_t first_collective = 0, collectives = 0;  // in Plan::collectives; none: arithmetic
+  PlaceId place;                                       // of Plan::places
+  PieceId piece;                                       // of the module; invalid: a pass made the node
+  std::int32_t micro_batch = -1;                       // -1: once per step
+  std::int32_t first_use = 0, uses = 0;                // in Plan::uses; of a piece's node, in the order of its own uses
+  std::int32_t first_collective = 0, collectives = 0;  // in Plan::collectives
   double flops = 0, bytes = 0;                         // filled by price()
   // Left over by the step before: what it reads is that step's. The nodes of a plan's first step without these, then
   // all of them in every step, then these alone (a flush) are a whole run.
@@ -90,13 +135,13 @@ struct Plan {
   std::string pattern;
   PlanKind kind = PlanKind::train;
   int micro_batches = 1;
-  std::vector<ValueInfo> values;  // by ValueId of the module
-  std::vector<PieceInfo> pieces;  // the module's pieces, then its updates
+  std::vector<ValueInfo> values;  // by ValueId: the module's, then those that passes add
+  std::vector<PlaceInfo> places;
   std::vector<Buffer> buffers;
   std::vector<BufferUse> uses;
   std::vector<Node> nodes;
   std::vector<NodeCollective> collectives;
-  std::vector<std::string> groups;  // "ep", "dp", "edp"
+  std::vector<std::string> groups;  // names by GroupId: "dp", "ep", "edp"
 
   std::span<const NodeCollective> collectives_of(const Node& node) const {
     return std::span(collectives)
@@ -105,9 +150,24 @@ struct Plan {
   std::span<const BufferUse> uses_of(const Node& node) const {
     return std::span(uses).subspan(static_cast<std::size_t>(node.first_use), static_cast<std::size_t>(node.uses));
   }
+  const PlaceInfo& place_of(const Node& node) const { return places[node.place.index()]; }
   const ValueInfo& value_of(BufferId buffer) const { return values[buffers[buffer.index()].value.index()]; }
-  std::string name_of(BufferId buffer) const;   // "main.0*.xn@2"
+  const std::string& name_of(GroupId group) const { return groups[group.index()]; }
+  std::string name_of(BufferId buffer) const;   // "main.0*.xn@2"; a second instance: "main.0*.xn@2#1"
   std::string name_of(const Node& node) const;  // "backward main.0*.mix@2"
+
+  // For passes: what they add. The node is not yet in `nodes`.
+  ValueId add_value(ValueInfo value);
+  BufferId add_buffer(ValueId value, std::int32_t micro_batch = -1, std::int32_t instance = 0);
+  PlaceId add_place(int unit, const std::string& layer, const std::string& piece);
+  Node make_node(NodeKind node_kind, Phase phase, Lane lane, PlaceId place, std::int32_t micro_batch,
+                 std::span<const BufferUse> used, std::span<const NodeCollective> communication = {});
 };
+
+// Whether the lane carries communication: all do but `compute` and `update`.
+bool lane_communicates(Lane lane);
+
+// Equal for plans that do the same: nodes, uses, collectives, sizes and names. To find out whether ranks agree.
+std::uint64_t digest_of(const Plan& plan);  // digest.cc
 
 }  // namespace weft

@@ -23,6 +23,15 @@ std::string_view word(Access access) {
 
 }  // namespace
 
+std::string to_text(const Plan& plan, const NodeCollective& c) {
+  std::string text = fmt::format("{} over {}:", name_of(c.kind), plan.name_of(c.group));
+  if (c.send.valid()) text += " " + plan.name_of(c.send);
+  if (c.receive.valid()) text += " -> " + plan.name_of(c.receive);
+  if (c.match.valid()) text += fmt::format(" {} {}, match {}", c.send.valid() ? "to" : "from", c.peer, c.match.value);
+  if (c.kind == CollectiveKind::broadcast) text += fmt::format(" from {}", c.peer);
+  return text;
+}
+
 std::string to_text(const Plan& plan, const MemoryPlan& memory) {
   std::string text = fmt::format("plan {}\nkind {}\nmicro_batches {}\nnodes {}\nbuffers {}\n", plan.pattern,
                                  name_of(plan.kind), plan.micro_batches, plan.nodes.size(), plan.buffers.size());
@@ -40,9 +49,7 @@ std::string to_text(const Plan& plan, const MemoryPlan& memory) {
         text += fmt::format(" {}/{}", use.contribution, plan.buffers[use.buffer.index()].contributions);
       text += '\n';
     }
-    for (const NodeCollective& c : plan.collectives_of(node))
-      text += fmt::format("  {} over {}: {} -> {}\n", name_of(c.kind), plan.groups[static_cast<std::size_t>(c.group)],
-                          plan.name_of(c.send), plan.name_of(c.receive));
+    for (const NodeCollective& c : plan.collectives_of(node)) text += "  " + to_text(plan, c) + "\n";
   }
   return text;
 }
@@ -72,7 +79,8 @@ Json to_json(const Plan& plan, const MemoryPlan& memory) {
                                {"bytes", v.bytes},
                                {"offset", memory.offset[i]},
                                {"contributions", plan.buffers[i].contributions},
-                               {"summed_over", v.summed_over},
+                               {"instance", plan.buffers[i].instance},
+                               {"summed_over", v.summed_over.valid() ? plan.name_of(v.summed_over) : ""},
                                {"first_summed_row", v.first_summed_row},
                                {"first_node", memory.lifetimes[i].first},
                                {"last_node", memory.lifetimes[i].last}});
@@ -92,11 +100,15 @@ Json to_json(const Plan& plan, const MemoryPlan& memory) {
     Json collectives = Json::array();
     for (const NodeCollective& c : plan.collectives_of(node))
       collectives.push_back({{"kind", name_of(c.kind)},
-                             {"group", plan.groups[static_cast<std::size_t>(c.group)]},
+                             {"group", plan.name_of(c.group)},
                              {"send", c.send.value},
                              {"receive", c.receive.value},
                              {"send_counts", c.send_counts.value},
                              {"receive_counts", c.receive_counts.value},
+                             {"host_send_counts", c.host_send_counts.value},
+                             {"host_receive_counts", c.host_receive_counts.value},
+                             {"peer", c.peer},
+                             {"match", c.match.value},
                              {"first_row", c.first_row},
                              {"bytes", c.bytes}});
     for (NodeId id : edges.before(NodeId(static_cast<std::int64_t>(i)))) before.push_back(id.value);
@@ -104,10 +116,11 @@ Json to_json(const Plan& plan, const MemoryPlan& memory) {
       if (mark >= 0) before_memory.push_back(mark);
     json["nodes"].push_back({{"id", i},
                              {"name", plan.name_of(node)},
+                             {"kind", name_of(node.kind)},
                              {"phase", name_of(node.phase)},
                              {"lane", name_of(node.lane)},
-                             {"piece", plan.pieces[node.piece.index()].name},
-                             {"unit", plan.pieces[node.piece.index()].unit},
+                             {"place", plan.place_of(node).name},
+                             {"unit", plan.place_of(node).unit},
                              {"micro_batch", node.micro_batch},
                              {"carried", node.carried},
                              {"flops", node.flops},

@@ -14,7 +14,7 @@ namespace {
 
 bool validates(const TrainOptions& o) { return o.data.eval_interval > 0 && o.data.eval_iters > 0; }
 
-// Samples that the run reads of train, valid and test.
+// Samples that the run reads from train, valid and test.
 std::array<std::int64_t, 3> samples_of(const TrainOptions& o) {
   const std::int64_t batch = o.batch.global_batch_size, iterations = o.batch.train_iters;
   const std::int64_t evaluations = validates(o) ? iterations / o.data.eval_interval + 1 : 0;
@@ -27,7 +27,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const TrainOptions& o, std::int64_t voca
   if (o.model.hf.empty()) return make_tokenizer(o.data.tokenizer_type, o.data.vocab_size);
   const bool bytes = vocabulary == ByteTokenizer().vocabulary_size();
   if (o.data.tokenizer_type.empty() && !bytes) return nullptr;
-  // A null tokenizer's end of document is one more id; of a loaded model it is the last.
+  // A null tokenizer adds an id for the end of a document; in a loaded model it is the last one.
   return make_tokenizer(o.data.tokenizer_type.empty() ? "ByteTokenizer" : o.data.tokenizer_type, vocabulary - 1);
 }
 
@@ -48,7 +48,7 @@ RunData open_run_data(const TrainOptions& o, std::int64_t vocabulary) {
   } else if (o.data.mock_data) {
     MockDataOptions m;
     m.seq_length = o.batch.seq_length;
-    // Tokens that mean nothing fit any loaded model, whatever the tokenizer.
+    // Mock tokens fit any loaded model, whatever its tokenizer.
     const bool loaded = !o.model.hf.empty();
     m.vocabulary_size = loaded ? vocabulary : run.tokenizer->vocabulary_size();
     m.eod = loaded ? static_cast<std::int32_t>(vocabulary - 1) : run.tokenizer->eod();
@@ -59,11 +59,10 @@ RunData open_run_data(const TrainOptions& o, std::int64_t vocabulary) {
   } else {
     if (!run.tokenizer)
       throw UserError(
-          "--hf {}: {} would be read a byte a token, and the model has {} tokens of its own tokenizer, which Weft does "
-          "not "
-          "read. Use --data-path with token files that the model's tokenizer made, or --mock-data; or, if bytes are "
-          "what "
-          "it is to learn, --tokenizer-type ByteTokenizer",
+          "--hf {}: {} would be read as one token per byte, but the model has a tokenizer of its own with {} tokens, "
+          "which "
+          "Weft does not read. Use --data-path with token files made by that tokenizer, or --mock-data; to train on "
+          "bytes, use --tokenizer-type ByteTokenizer",
           o.model.hf, o.data.text.empty() ? "stories" : "--text " + o.data.text, vocabulary);
     TextDataOptions t;
     t.seq_length = o.batch.seq_length;

@@ -1,4 +1,4 @@
-// The tokens of a run, as its options ask for them.
+// The tokens of a run, as its options ask for.
 #pragma once
 
 #include <memory>
@@ -10,13 +10,13 @@
 namespace weft {
 
 struct RunData {
-  std::unique_ptr<Tokenizer> tokenizer;  // null: as of tokenizer_of
+  std::unique_ptr<Tokenizer> tokenizer;  // may be null: see tokenizer_of
   DataSplits splits;
-  double letter_entropy = 0;  // nats a token, of guessing by letter frequency; 0 where it is not known
+  double letter_entropy = 0;  // nats per token when guessing by letter frequency; 0 if unknown
 };
-// `vocabulary`: of the model, 0 where the tokenizer decides. UserError for text where there is no tokenizer.
+// `vocabulary`: of the model; 0 if the tokenizer decides. UserError for text without a tokenizer.
 RunData open_run_data(const TrainOptions& options, std::int64_t vocabulary);
-// Null where a loaded model has ids of its own, nobody has said what they mean, and they are not those of bytes.
+// Null for a loaded model whose ids are not bytes, unless --tokenizer-type tells what they mean.
 std::unique_ptr<Tokenizer> tokenizer_of(const TrainOptions& options, std::int64_t vocabulary);
 
 }  // namespace weft

@@ -34,8 +34,8 @@ std::string weight_digest(Session& session) {
   });
 
   // Experts of other ranks: their hashes, in the same order as ours, belong to experts further on or back.
-  const RankOptions& ranks = session.options().ranks;
-  if (ranks.expert_ranks > 1) {
+  const Layout& layout = session.options().layout;
+  if (layout.divides(layout.expert_ranks())) {
     std::vector<ParameterIdentity> own;
     std::vector<std::int64_t> words;
     for (const auto& [identity, hash] : hashes) {
@@ -46,12 +46,12 @@ std::string weight_digest(Session& session) {
     }
     const std::vector<std::int64_t> all =
         own.empty() ? std::vector<std::int64_t>{} : session.gather_from_expert_ranks(words);  // a model without experts
-    const int here = static_cast<int>(session.options().config.experts.experts / ranks.expert_ranks);
-    const int first = static_cast<int>(ranks.rank() % ranks.expert_ranks) * here;
-    for (std::int64_t peer = 0; peer < ranks.expert_ranks; ++peer)
+    const std::int64_t experts = session.options().config.experts.experts;
+    const std::int64_t first = layout.experts_here(experts).first;
+    for (int peer = 0; peer < layout.size_of(layout.expert_ranks()); ++peer)
       for (std::size_t i = 0; i < own.size(); ++i) {
         ParameterIdentity identity = own[i];
-        identity.expert += static_cast<int>(peer) * here - first;
+        identity.expert += static_cast<int>(layout.experts_at(peer, experts).first - first);
         const std::size_t at = static_cast<std::size_t>(peer) * words.size() + 2 * i;
         hashes[identity] = {static_cast<std::uint64_t>(all[at]), static_cast<std::uint64_t>(all[at + 1])};
       }

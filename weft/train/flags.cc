@@ -32,7 +32,7 @@ std::string_view noun(FlagKind kind) {
   return "";
 }
 
-// Which forms of a typed file each kind takes.
+// Which forms of a file's values each kind takes.
 bool suits(FlagKind kind, Form form) {
   switch (kind) {
     case FlagKind::toggle:
@@ -44,7 +44,7 @@ bool suits(FlagKind kind, Form form) {
     case FlagKind::choice:
       return form == Form::text;
     case FlagKind::list:
-      return form == Form::list || suits(FlagKind::text, form);  // a list of one may stand alone
+      return form == Form::list || suits(FlagKind::text, form);  // a list of one may be written without brackets
     case FlagKind::text:
       return form == Form::text || form == Form::integer || form == Form::real;
     case FlagKind::foreign:
@@ -113,7 +113,7 @@ std::vector<FlagAssignment> FlagTable::scan(std::span<const std::string> words) 
     for (const Flag::Spelling& spelling : flag.spellings)
       WEFT_CHECK(unique.insert(spelling.text).second, "two flags are spelled {}", spelling.text);
 
-  // Help is wanted most when the rest is wrong.
+  // Help is needed most when the rest is wrong.
   help_wanted_ = std::any_of(words.begin(), words.end(), [](const auto& w) { return w == "--help" || w == "-h"; });
   if (help_wanted_) return {};
 
@@ -124,7 +124,7 @@ std::vector<FlagAssignment> FlagTable::scan(std::span<const std::string> words) 
     const std::string& word = words[i];
     if (!looks_like_flag(word)) {
       if (positional == positionals_.size()) {
-        // Where words are welcome, "-E" is one of them.
+        // "-E" is a word where there are positionals.
         if (word.size() > 1 && word[0] == '-' && positionals_.empty())
           throw UserError("unknown flag {}{}", word, suggestion(word));
         throw UserError("unexpected argument '{}': {}", word, advice_);
@@ -162,10 +162,10 @@ std::vector<std::string> FlagTable::words_of(const Found& found, const FlagValue
     if (value.form == Form::none || (value.form == Form::boolean && written == "true")) return {*implied};
     if (value.form == Form::words)
       throw UserError("{} takes no value, but '{}' is given", found.spelling->text, written);
-    if (value.form != Form::boolean) throw UserError("{} wants true or false", found.spelling->text);
+    if (value.form != Form::boolean) throw UserError("{} must be true or false", found.spelling->text);
     if (flag.kind == FlagKind::toggle) return {*implied == "true" ? "false" : "true"};
     if (flag.default_text != *implied) return {flag.default_text};
-    throw UserError("{} = false does not say what instead; set {}", found.spelling->text.substr(2), flag.key());
+    throw UserError("{} = false does not tell what to use instead; set {}", found.spelling->text.substr(2), flag.key());
   }
   if (value.form == Form::none || (value.form == Form::boolean && written == "true" && flag.lonely))
     return {*flag.lonely};
@@ -173,22 +173,22 @@ std::vector<std::string> FlagTable::words_of(const Found& found, const FlagValue
     const std::string seen = value.form == Form::list   ? "a list"
                              : value.form == Form::text ? fmt::format("the text '{}'", written)
                                                         : written;
-    flag.refuse(fmt::format("wants {}, got {}", noun(flag.kind), seen));
+    flag.refuse(fmt::format("must be {}, not {}", noun(flag.kind), seen));
   }
   const auto& words = value.words;
   if (!flag.empty_means_something && (words.empty() || std::find(words.begin(), words.end(), "") != words.end()))
-    flag.refuse("the value is empty; leave the flag out instead");
+    flag.refuse("the value is empty; drop the flag instead");
   return words;
 }
 
 void FlagTable::apply(std::span<const FlagAssignment> assignments) {
   ++layer_;
-  // What is not chosen ("swiglu = false") is looked at when all that is chosen ("activation = 'gelu'") is known.
+  // What is not chosen ("swiglu = false") is applied after everything that is ("activation = 'gelu'").
   const auto denies = [&](const FlagAssignment& a) {
     const Found found = find(a.spelling);
     return found.flag && found.flag->kind == FlagKind::choice && found.spelling->implied && is_false(a.value);
   };
-  std::vector<std::string> refused;  // of a script that is brought along: all at once
+  std::vector<std::string> refused;  // all at once, for users who bring a script of Megatron's
   for (const FlagAssignment& assignment : assignments) {
     if (denies(assignment)) continue;
     try {
@@ -200,7 +200,7 @@ void FlagTable::apply(std::span<const FlagAssignment> assignments) {
     }
   }
   if (refused.size() == 1) throw UserError(refused.front());
-  for (std::string& text : refused) text = join(split(text, '\n'), "\n    ");  // a caret line stands below its text
+  for (std::string& text : refused) text = join(split(text, '\n'), "\n    ");  // keeps a caret line below its text
   if (!refused.empty()) throw UserError("{} flags are refused:\n  - {}", refused.size(), join(refused, "\n  - "));
   for (const FlagAssignment& assignment : assignments)
     if (denies(assignment) && find(assignment.spelling).flag->show() == find(assignment.spelling).spelling->implied)
@@ -219,7 +219,7 @@ void FlagTable::apply(const FlagAssignment& assignment) {
   if (!found.flag) rethrow_at(origin, origin.key_at, fmt::format("unknown key {}{}", key, suggestion("--" + key)));
   Flag& flag = *found.flag;
   if (flag.command_line_only && origin.source == Source::file)
-    rethrow_at(origin, origin.key_at, fmt::format("{} stands only on the command line, not in a file", key));
+    rethrow_at(origin, origin.key_at, fmt::format("{} is allowed only on the command line, not in a file", key));
   // A foreign flag set to false asks for nothing.
   if (flag.kind == FlagKind::foreign && is_false(assignment.value)) return;
   try {
@@ -257,7 +257,7 @@ bool FlagTable::is_set(std::string_view name) const { return flag(name).origin.s
 
 void FlagTable::mark_derived(std::string_view name, std::string reason) {
   const Found found = find(spelling_of(name));
-  WEFT_CHECK(found.flag, "{} is no flag", name);
+  WEFT_CHECK(found.flag, "{} is not a flag", name);
   found.flag->origin = {.source = Source::derived, .where = std::move(reason)};
 }
 

@@ -1,8 +1,8 @@
 // The flags of a command, as one table that drives the command line, TOML files, --help and docs/options.md.
 //
-// It is ours because no library speaks Megatron's dialect: long names only and never abbreviated, lists separated by
-// blanks, several spellings of one option ("--swiglu", "--untie-..."), foreign flags that are accepted with a note or
-// refused with a reason, and for every value the place it came from.
+// No library speaks Megatron's dialect: long names that are never abbreviated, lists separated by spaces, several
+// spellings of one option ("--swiglu", "--untie-..."), foreign flags that are accepted with a note or refused with a
+// reason, and for every value the place it came from.
 //
 //   std::int64_t hidden = 128;
 //   FlagTable flags("weft train");
@@ -10,9 +10,9 @@
 //   flags.add("--hidden-size", hidden, "N", "Width of the residual stream.").at_least(1);
 //   flags.apply(flags.scan(args));
 //
-// Targets are plain variables that outlive the table; what they hold when they are added is the default. Every mistake
-// is a UserError that names the flag. A word that begins with "--" and a small letter is a flag, so a pattern such as
-// "--E" can be a value.
+// Targets are plain variables that outlive the table; the value they hold when they are added is the default. Every
+// mistake is a UserError that names the flag. A word that begins with "--" and a lower-case letter is a flag, so a
+// pattern such as "--E" can be a value.
 #pragma once
 
 #include <cstdint>
@@ -29,18 +29,18 @@
 
 namespace weft {
 
-// Where a value came from; later sources win over earlier ones.
+// Where a value came from; later sources override earlier ones.
 struct FlagOrigin {
   enum class Source : std::uint8_t { standard, derived, file, command_line } source = Source::standard;
-  std::string where;  // "small.toml:3"; of a derived value: the reason
-  // Of a file, for the caret: the line, and the bytes at which the key and the value begin.
+  std::string where;  // "small.toml:3"; the reason of a derived value
+  // For the caret under a line of a file: the line, and the offsets in bytes of key and value.
   std::string line;
   std::size_t key_at = 0, value_at = 0;
 
   std::string text() const;  // "default", "small.toml:3", "command line", "derived: ..."
 };
 
-// A value as written, before the flag's kind gives it a meaning. `words` is the command line's form: always text.
+// A value as written, before it is read as the flag's kind. `words` is the form of the command line: always text.
 struct FlagValue {
   enum class Form : std::uint8_t { none, words, boolean, integer, real, text, list } form = Form::none;
   std::vector<std::string> words;  // one, or the items of a list; "true" or "false"
@@ -54,34 +54,35 @@ struct FlagAssignment {
 
 enum class FlagKind : std::uint8_t { toggle, integer, real, text, choice, list, foreign };
 
-// One option. The functions refine it and return it.
+// One option. The functions that return Flag& refine it.
 struct Flag {
   struct Spelling {
     std::string text;
-    std::optional<std::string> implied;  // this spelling takes no value, it means this one
+    std::optional<std::string> implied;  // this spelling takes no value: it stands for this one
   };
 
   std::string name, value_name, help, section;
   FlagKind kind = FlagKind::text;
   std::vector<Spelling> spellings;  // the first is the name
   std::vector<std::string> choices;
-  std::map<std::string, std::string> lacking;  // values that others have: the reason why we have not
-  std::string default_text;           // what help says; the target's first value unless `standard` says otherwise
-  std::optional<std::string> lonely;  // the value when none is written; absent: a value is needed
-  bool many = false;                  // takes all words up to the next flag
-  bool repeats = false;               // every occurrence adds one item
+  std::map<std::string, std::string> lacking;  // values of Megatron's that Weft lacks, and why
+  std::string default_text;                    // shown by help: the target's first value, or the text of `standard`
+  std::optional<std::string> lonely;           // the value if none is written; absent: a value is required
+  bool many = false;                           // takes all words up to the next flag
+  bool repeats = false;                        // each occurrence adds one item
   bool command_line_only = false;
-  bool empty_means_something = false;  // else an empty value is refused: it comes of a script's unset variable
+  bool empty_means_something = false;  // else an empty value is refused: it comes from an unset variable of a script
+  bool silent = false;                 // of a foreign flag: leaves no note
   double low = -std::numeric_limits<double>::infinity(), high = std::numeric_limits<double>::infinity();
-  bool low_open = false, high_open = false;  // the bound itself is not allowed
-  // Of whole numbers, a bound that help need not say: products of a few sizes must not overflow.
+  bool low_open = false, high_open = false;  // the bound itself is excluded
+  // Of whole numbers: a bound that help does not show. Products of a few sizes must not overflow.
   double limit = 1 << 30;
 
   std::function<void(const std::vector<std::string>&)> store;
   std::function<std::string()> show;
   FlagOrigin origin;
-  std::string spelled;  // how it was last set
-  int layer = 0;        // in which call of apply
+  std::string spelled;  // the spelling that set it last
+  int layer = 0;        // the call of apply that set it last
 
   Flag& alias(std::string spelling);
   Flag& means(std::string spelling, std::string value);  // "--fp64" for "--dtype f64"
@@ -91,16 +92,17 @@ struct Flag {
   Flag& above(double bound);
   Flag& at_most(double bound);
   Flag& below(double bound);
-  Flag& standard(std::string text);  // says a default that is computed: "hidden-size / num-attention-heads"
+  Flag& standard(std::string text);  // describes a default that is computed: "hidden-size / num-attention-heads"
   Flag& or_alone(std::string value);
   Flag& lacks(std::string value, std::string reason);
   Flag& limited_to(double bound);
   Flag& takes_many();
-  Flag& each();  // a list that takes one word an occurrence
+  Flag& each();  // a list that takes one word per occurrence
   Flag& only_on_command_line();
   Flag& may_be_empty();
+  Flag& without_note();
 
-  // Throws with "--flag: " in front.
+  // Throws "--flag: message".
   [[noreturn]] void refuse(const std::string& message) const;
   std::string key() const;               // the name without its dashes
   void check_range(double value) const;  // throws
@@ -113,7 +115,7 @@ class FlagTable {
   FlagTable(const FlagTable&) = delete;
   FlagTable& operator=(const FlagTable&) = delete;
 
-  // Flags added from here on belong to it.
+  // Flags that are added from here on belong to it.
   void section(std::string title) { section_ = std::move(title); }
 
   Flag& add(std::string name, bool& target, std::string help);
@@ -125,38 +127,38 @@ class FlagTable {
   Flag& add(std::string name, std::vector<std::string>& target, std::string value_name, std::string help);
   template <class E>
   Flag& choice(std::string name, E& target, std::vector<std::pair<std::string, E>> values, std::string help);
-  // A value with a grammar of its own: `store` throws UserError, `show` says the value as it would be written.
+  // A value with a grammar of its own. `store` throws UserError; `show` returns the value as it would be written.
   Flag& custom(std::string name, std::string value_name, std::function<void(const std::string&)> store,
                std::function<std::string()> show, std::string help);
 
-  // Flags of other programs. `value_name` "" makes a switch. `judge` says why a value is refused, or "" when it asks
-  // for what is done anyway; an accepted flag leaves the note.
+  // Flags of other programs. `value_name` "" makes a switch. `judge` returns why a value is refused, or "" if it asks for
+  // what is done anyway; an accepted flag leaves the note.
   using Judge = std::function<std::string(const std::string& value)>;
   Flag& accept(std::string name, std::string value_name, std::string note, Judge judge = {});
   Flag& refuse(std::string name, std::string value_name, std::string reason);
 
-  // A word that is no flag: "weft pattern PATTERN".
+  // A word that is not a flag: "weft pattern PATTERN".
   void positional(std::string value_name, std::string& target, std::string help, bool required = true);
-  // What an error says of a word that is neither a flag, nor a value, nor the last positional.
+  // Advice for a word that is neither a flag, nor a value, nor one of the positionals.
   void further_words_mean(std::string advice) { advice_ = std::move(advice); }
 
-  // Words to assignments. Throws for unknown flags and missing values; changes nothing but help_wanted().
+  // Turns words into assignments. Throws for unknown flags and missing values; changes nothing but help_wanted().
   std::vector<FlagAssignment> scan(std::span<const std::string> words);
-  // Every call wins over those before: files in their order, then the command line. Two different values of one flag
-  // in one call are an error.
+  // Each call overrides the earlier ones: files in their order, then the command line. Two different values of one
+  // flag in one call are an error.
   void apply(std::span<const FlagAssignment> assignments);
 
   bool help_wanted() const { return help_wanted_; }
   const std::vector<std::string>& notes() const { return notes_; }
-  const Flag& flag(std::string_view name) const;  // by any spelling; dashes may be missing
+  const Flag& flag(std::string_view name) const;  // by any spelling, with or without the dashes
   bool is_set(std::string_view name) const;       // by a file or the command line
   const std::deque<Flag>& flags() const { return flags_; }
   void mark_derived(std::string_view name, std::string reason);
 
   std::string help() const;
-  std::string explain(std::string_view name) const;  // one flag: its value, where it came from, what it means
+  std::string explain(std::string_view name) const;  // one flag: its value, origin and meaning
   std::string dump() const;                          // every value, "  name ........ value", sorted by name
-  std::string markdown() const;                      // a table a section
+  std::string markdown() const;                      // one table per section
 
  private:
   struct Positional {

@@ -1,4 +1,4 @@
-// How flags enter the table: one `add` a type of target.
+// How flags enter the table: one `add` per type of target.
 #include <algorithm>
 #include <cmath>
 
@@ -112,6 +112,11 @@ Flag& Flag::may_be_empty() {
   return *this;
 }
 
+Flag& Flag::without_note() {
+  silent = true;
+  return *this;
+}
+
 void Flag::refuse(const std::string& message) const { throw UserError("{}: {}", name, message); }
 
 std::string Flag::key() const { return name.substr(2); }
@@ -133,7 +138,7 @@ FlagTable::FlagTable(std::string program, std::string summary)
     : program_(std::move(program)), summary_(std::move(summary)) {}
 
 Flag& FlagTable::insert(std::string name, FlagKind kind, std::string value_name, std::string help) {
-  WEFT_CHECK(looks_like_flag(name), "{} is no name of a flag", name);
+  WEFT_CHECK(looks_like_flag(name), "{} cannot be the name of a flag", name);
   Flag& flag = flags_.emplace_back();
   flag.name = std::move(name);
   flag.spellings.push_back({flag.name, {}});
@@ -198,7 +203,7 @@ Flag& FlagTable::add(std::string name, std::string& target, std::string value_na
 
 Flag& FlagTable::add(std::string name, std::vector<std::string>& target, std::string value_name, std::string help) {
   Flag& flag = insert(std::move(name), FlagKind::list, std::move(value_name), std::move(help)).takes_many();
-  // Storing no words empties a list that repeats: the command line's items replace the file's.
+  // Storing no words empties a repeatable list, so that the items of the command line replace those of a file.
   flag.store = [&target, &flag](const auto& words) {
     if (!flag.repeats || words.empty()) target.clear();
     target.insert(target.end(), words.begin(), words.end());
@@ -226,10 +231,11 @@ Flag& FlagTable::accept(std::string name, std::string value_name, std::string no
     const std::string written = is_switch ? flag.name : fmt::format("{} {}", flag.name, value);
     const std::string reason = judge ? judge(value) : "";
     if (!reason.empty()) throw UserError("{}: {}", written, reason);
+    if (flag.silent) return;
     const std::string remark = fmt::format("{}: {}", written, flag.help);
     if (std::find(notes_.begin(), notes_.end(), remark) == notes_.end()) notes_.push_back(remark);
   };
-  // It has no value of its own, so giving it twice is no contradiction.
+  // It has no value of its own, so giving it twice is not a contradiction.
   flag.show = [] { return std::string(); };
   return flag;
 }

@@ -1,4 +1,4 @@
-// What the table says about itself: --help, --explain, the dump of all values, and Markdown.
+// The table as text: --help, --explain, the dump of all values, and Markdown.
 #include <algorithm>
 #include <cctype>
 
@@ -50,14 +50,14 @@ std::string default_of(const Flag& flag) {
   return flag.default_text.empty() ? "none" : flag.default_text;
 }
 
-// A default that is computed later is said in words.
+// A default that is computed later is described in words.
 std::string value_of(const Flag& flag) {
   const bool untouched = flag.origin.source == FlagOrigin::Source::standard;
   const std::string value = untouched ? flag.default_text : flag.show();
   return value.empty() ? "none" : value;
 }
 
-// Markdown escapes: in code only the bar of the table has a meaning.
+// Markdown escapes: within code only the table's bar is special.
 std::string escaped(std::string_view text, std::string_view special) {
   std::string out;
   for (const char c : text) {

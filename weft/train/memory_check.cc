@@ -12,15 +12,13 @@ namespace {
 std::string bytes(std::int64_t count) { return human_bytes(static_cast<double>(count)); }
 
 std::int64_t needed_by(Device& device, const SessionOptions& options) {
-  Module module = build_module(options.config, module_options(options));
-  add_updates(module, options.precision, options.adam, options.ranks.gradients());
-  const Plan plan = build_plan(module, plan_options(options));
-  return count_memory(device, options, module, plan, plan_memory(plan)).total();
+  const StepPlan step = plan_step(training_step(options));
+  return count_memory(device, options, step.module, step.plan, step.memory).total();
 }
 
 std::int64_t evaluation_bytes(const SessionOptions& options) {
   const auto arena = [&](const EvaluationShape& shape) {
-    return plan_memory(evaluation_plan(evaluation_module(options, shape))).arena;
+    return plan_step(evaluation_step(options, shape)).memory.arena;
   };
   return (options.validates ? arena({options.batch, options.length, false}) : 0) +
          (options.samples ? arena({1, options.length, true}) : 0);
@@ -50,16 +48,16 @@ std::vector<Change> changes_of(const SessionOptions& options) {
   if (options.batch > 1) {
     SessionOptions& o = change(fmt::format("--micro-batch-size {}", options.batch / 2));
     o.batch = options.batch / 2;
-    o.micro_batches = 2 * options.micro_batches;
+    o.plan.micro_batches = 2 * options.plan.micro_batches;
   }
   if (options.precision.compute == DType::f32) change("--bf16").precision.compute = DType::bf16;
   if (options.precision.compute == DType::bf16 && !options.precision.bf16_gradients)
     change("--grad-reduce-in-bf16").precision.bf16_gradients = true;
-  if (options.ranks.weave && !options.ranks.early_attention_backward)
-    change("--ep-overlap-early-attn-memory-release").ranks.early_attention_backward = true;
-  if (options.ranks.weave) {
+  if (options.plan.weave && !options.plan.early_attention_backward)
+    change("--ep-overlap-early-attn-memory-release").plan.early_attention_backward = true;
+  if (options.plan.weave) {
     SessionOptions& o = change("no --overlap-moe-expert-parallel-comm");
-    o.ranks.weave = o.ranks.early_attention_backward = false;
+    o.plan.weave = o.plan.early_attention_backward = false;
   }
   if (options.length > 1) change(fmt::format("--seq-length {}", options.length / 2)).length = options.length / 2;
   return changes;
@@ -93,7 +91,7 @@ void require_memory(Device& device, const SessionOptions& options, const MemoryN
   throw UserError(
       "a step needs {} of memory{}, and {} has {} free{}: weights {}, gradients {}, optimizer {}, activations {}, "
       "inputs and tables {}{}{}.{}",
-      bytes(need.total()), options.ranks.ranks() > 1 ? " a rank" : "", device.name(),
+      bytes(need.total()), options.layout.ranks() > 1 ? " a rank" : "", device.name(),
       human_bytes(static_cast<double>(free)),
       options.ranks.on_device == 1 ? ""
       : device.asynchronous()      ? " for each of its ranks"

@@ -16,7 +16,7 @@ namespace weft {
 namespace {
 
 std::string json_text(std::string_view text) {
-  // A tag is ours, but a value may be anything: what is not UTF-8 must not end the run.
+  // A value may be any text: bytes that are not UTF-8 must not end the run.
   return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

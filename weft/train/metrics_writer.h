@@ -1,7 +1,7 @@
-// Metrics as JSON lines: one object a line, the keys in the caller's order, numbers so exact that reading gives the
-// same double. Every line is flushed, so a killed run has all its lines but perhaps the last.
+// Metrics as JSON lines: one object per line, keys in the caller's order, numbers exact enough to read back the same
+// double. Every line is flushed, so a killed run lacks at most its last line.
 //
-// JSON has no NaN and no infinity: such a value is written as null, and a last key says what it was:
+// JSON has no NaN and no infinity: such a value is written as null, and a last key tells what it was:
 //   {"iteration":7,"loss":null,"grad_norm":1.5,"note":"loss is nan"}
 #pragma once
 
@@ -21,17 +21,17 @@ struct Metric {
   std::variant<std::int64_t, double, std::string_view> value;
 };
 
-std::string to_json_line(std::span<const Metric> metrics);  // without the line's end
+std::string to_json_line(std::span<const Metric> metrics);  // without the newline
 
 class MetricsWriter {
  public:
-  // An old file is replaced. UserError when the file cannot be written.
+  // Replaces an existing file. UserError when the file cannot be written.
   explicit MetricsWriter(const std::filesystem::path& file);
   ~MetricsWriter();
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
 
-  // RunError when the disk does not take it.
+  // RunError when it cannot be written.
   void write(std::span<const Metric> metrics);
   void write(std::initializer_list<Metric> metrics) { write(std::span(metrics.begin(), metrics.size())); }
 

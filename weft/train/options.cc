@@ -21,7 +21,7 @@ class Resolver {
     target = value;
     derivations.push_back({flag, std::move(reason)});
   }
-  // A count that is not set is 0. A value of 0 (a division that does not come out) is left for the checks.
+  // A count that is not set is 0. A value of 0 (from a division that is not exact) is left to the checks.
   void count(std::int64_t& target, std::int64_t value, const char* flag, const char* reason) {
     if (target == 0 && value > 0) set(target, value, flag, reason);
   }
@@ -35,7 +35,7 @@ void resolve_model(Resolver& resolver, ModelOptions& model) {
     std::string pattern;
     for (std::int64_t i = 0; i < model.num_layers; ++i) pattern += experts ? "[*E]" : "[*-]";
     resolver.set(model.pattern, pattern, "--pattern",
-                 experts ? "--num-layers of [*E], because there is --num-experts" : "--num-layers of [*-]");
+                 experts ? "num-layers times [*E], because --num-experts is given" : "num-layers times [*-]");
   }
   if (model.pattern.empty())
     resolver.set(model.pattern, std::string(default_pattern), "--pattern",
@@ -47,13 +47,14 @@ void resolve_model(Resolver& resolver, ModelOptions& model) {
     resolver.count(model.kv_channels, model.hidden_size / model.num_attention_heads, "--kv-channels",
                    "hidden-size / num-attention-heads");
   if (model.group_query_attention)
-    resolver.count(model.num_query_groups, 1, "--num-query-groups", "--group-query-attention without a number");
+    resolver.count(model.num_query_groups, 1, "--num-query-groups",
+                   "--group-query-attention is given without --num-query-groups");
   resolver.count(model.num_query_groups, model.num_attention_heads, "--num-query-groups", "num-attention-heads");
   if (model.pattern.find('M') != std::string::npos && model.mamba_head_dim > 0) {
     resolver.count(model.mamba_num_heads, 2 * model.hidden_size / model.mamba_head_dim, "--mamba-num-heads",
                    "2 x hidden-size / mamba-head-dim");
     resolver.count(model.mamba_num_groups, std::min(default_mamba_groups, model.mamba_num_heads), "--mamba-num-groups",
-                   "8, or the heads if they are fewer");
+                   "8, or mamba-num-heads if that is fewer");
   }
   if (model.pattern.find('G') != std::string::npos && model.linear_value_head_dim > 0) {
     resolver.count(model.linear_num_value_heads,
@@ -69,15 +70,15 @@ void resolve_model(Resolver& resolver, ModelOptions& model) {
     const bool sigmoid = model.moe_router_score_function == RouterSpec::Score::sigmoid;
     const bool norm = sigmoid ? model.moe_router_topk > 1 : !model.moe_router_pre_softmax;
     resolver.set(model.moe_router_norm_topk, std::optional<bool>(norm), "--moe-router-norm-topk",
-                 sigmoid ? "sigmoid scores are normalised where topk > 1"
-                 : norm  ? "the softmax is over the chosen"
+                 sigmoid ? "sigmoid scores are normalised if topk > 1"
+                 : norm  ? "the softmax is over the chosen experts"
                          : "the softmax is over all experts");
   }
 }
 
 void resolve_data(Resolver& resolver, DataOptions& data, bool own_model) {
   if (data.data_path.empty() && data.train_data_path.empty() && !data.mock_data && data.text.empty())
-    resolver.count(data.stories, default_story_bytes, "--stories", "no other data is named");
+    resolver.count(data.stories, default_story_bytes, "--stories", "no other data is given");
   // A loaded model has a tokenizer of its own.
   if (const bool ids = data.vocab_size > 0; data.tokenizer_type.empty() && (own_model || ids))
     resolver.set(data.tokenizer_type, std::string(ids ? "NullTokenizer" : "ByteTokenizer"), "--tokenizer-type",
@@ -88,7 +89,7 @@ void resolve_batch(Resolver& resolver, TrainOptions& options) {
   LayoutOptions& layout = options.layout;
   BatchOptions& batch = options.batch;
   resolver.count(layout.ranks, layout.launched_ranks, "--ranks",
-                 layout.launched_ranks > 1 ? "processes that the launcher started" : "no launcher");
+                 layout.launched_ranks > 1 ? "number of processes that the launcher started" : "no launcher");
   const std::int64_t data_parallel = std::max<std::int64_t>(1, layout.data_parallel_size());
   resolver.count(batch.global_batch_size, batch.micro_batch_size * data_parallel, "--global-batch-size",
                  "micro-batch-size x data-parallel ranks");
@@ -96,7 +97,8 @@ void resolve_batch(Resolver& resolver, TrainOptions& options) {
     resolver.count(batch.train_iters, batch.train_samples / std::max<std::int64_t>(1, batch.global_batch_size),
                    "--train-iters", "train-samples / global-batch-size");
   else
-    resolver.count(batch.train_iters, default_iterations, "--train-iters", "neither iterations nor samples are given");
+    resolver.count(batch.train_iters, default_iterations, "--train-iters",
+                   "neither --train-iters nor --train-samples is given");
 }
 
 void resolve_optimizer(Resolver& resolver, TrainOptions& options) {

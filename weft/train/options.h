@@ -1,12 +1,12 @@
-// What `weft train` and its relatives are asked to do: plain data, filled from flags and TOML files.
+// The options of `weft train`, `plan`, `check` and `verify`: plain data, filled from flags and TOML files.
 //
 //   TrainOptions options;
 //   FlagTable flags("weft train");
 //   add_train_flags(flags, options);              // a subcommand may add its own flags here
 //   parse_train_options(flags, options, words);   // files, command line, derived values, all checks
-//   if (flags.help_wanted()) ...                  // then nothing was checked
+//   if (flags.help_wanted()) ...                  // then nothing has been checked
 //
-// Fields are named as their flags (docs/options.md). A 0 or an empty text marked "derived" is filled by resolve().
+// Fields are named after their flags (docs/options.md). A 0 or an empty text marked "derived" is filled by resolve().
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ namespace weft {
 enum class PositionKind : std::uint8_t { none, rope, yarn };
 
 struct ModelOptions {
-  std::string hf;       // a directory that says all of this
+  std::string hf;       // a directory that decides all of this
   std::string pattern;  // derived
   std::int64_t num_layers = 0;
   std::int64_t hidden_size = 128, ffn_hidden_size = 0;                          // derived: 4 hidden
@@ -36,7 +36,7 @@ struct ModelOptions {
   PositionKind positions = PositionKind::rope;
   bool rotary_interleaved = false, use_rope_scaling = false;
   double rotary_base = 10000, rotary_percent = 1, rope_scaling_factor = 8;
-  std::int64_t window_size = 0;              // keys that a query sees, itself included; 0: all before it
+  std::int64_t window_size = 0;              // keys that a query sees, including its own; 0: all earlier ones
   std::int64_t max_position_embeddings = 0;  // 0: no limit
   std::int64_t q_lora_rank = 0;              // 0: queries are projected directly
   std::int64_t kv_lora_rank = 32, qk_head_dim = 128, qk_pos_emb_head_dim = 64, v_head_dim = 128;
@@ -83,10 +83,10 @@ struct LayoutOptions {
   std::int64_t tensor_model_parallel_size = 1, context_parallel_size = 1, pipeline_model_parallel_size = 1;
   std::int64_t expert_model_parallel_size = 1;
   std::int64_t decoder_first_pipeline_num_layers = 0, decoder_last_pipeline_num_layers = 0;  // 0: even
-  std::int64_t launched_ranks = 1;         // no flag: how many processes the launcher started
-  std::int64_t rank = -1, world_size = 0;  // of processes started by hand; -1 and 0: the launcher's
+  std::int64_t launched_ranks = 1;         // no flag: number of processes that the launcher started
+  std::int64_t rank = -1, world_size = 0;  // of processes started without a launcher; -1, 0: the launcher's
 
-  // 0 where the sizes make no sense.
+  // 0 where a size is below 1.
   std::int64_t data_parallel_size() const {
     const std::int64_t others = tensor_model_parallel_size * context_parallel_size * pipeline_model_parallel_size;
     return others > 0 ? ranks / others : 0;
@@ -100,12 +100,12 @@ struct BatchOptions {
 
 struct DataOptions {
   std::vector<std::string> data_path;                         // [weight] prefix ...
-  std::vector<std::string> train_data_path, valid_data_path;  // files of their own instead
+  std::vector<std::string> train_data_path, valid_data_path;  // instead of data_path and split
   std::string split = "969,30,1";
   bool mock_data = false;
-  std::int64_t stories = 0;    // bytes; derived where no other source is named
+  std::int64_t stories = 0;    // bytes; derived if no other source is given
   std::string text;            // a file
-  std::string tokenizer_type;  // derived, but not of a loaded model
+  std::string tokenizer_type;  // derived, unless the model is loaded
   std::int64_t vocab_size = 0, make_vocab_size_divisible_by = 128;
   std::int64_t seed = 1234;
   std::int64_t eval_interval = 1000, eval_iters = 100;
@@ -137,7 +137,7 @@ struct LoggingOptions {
 };
 
 struct CheckpointOptions {
-  std::string save_hf;  // a folder to make at the end
+  std::string save_hf;  // a folder to write at the end
 };
 
 enum class ExecutorKind : std::uint8_t { serial, parallel };
@@ -146,9 +146,9 @@ enum class BackendKind : std::uint8_t { automatic, nccl };
 enum class AttentionBackwardKind : std::uint8_t { deterministic, fastest };
 
 struct ExecutionOptions {
-  std::int64_t threads = 0;  // 0: one a core
+  std::int64_t threads = 0;  // 0: one per core
   ExecutorKind executor = ExecutorKind::parallel;
-  std::string device = "auto";  // a GPU where there is one that can do it, or the CPU
+  std::string device = "auto";  // auto: a GPU that can train the model, or else the CPU
   GraphKind cuda_graph = GraphKind::full;
   BackendKind distributed_backend = BackendKind::automatic;
   AttentionBackwardKind attention_backward = AttentionBackwardKind::deterministic;
@@ -159,7 +159,7 @@ struct ExecutionOptions {
   bool overlap_moe_expert_parallel_comm = false, delay_wgrad_compute = false, overlap_optimizer = false;
   double distributed_timeout_minutes = 10;
   std::string emulate_network;  // "latency=100us,bandwidth=2GB/s"
-  std::string trace, timeline;  // files of the last step
+  std::string trace, timeline;  // files to write about the last step
   bool digest = false;
 };
 
@@ -178,47 +178,48 @@ struct TrainOptions {
   std::vector<std::string> config, explain;
 };
 
-// The model of a run that names neither a pattern nor a number of layers.
+// The model if neither a pattern nor a number of layers is given.
 inline constexpr const char* default_pattern = "[*-][*E][*E][*E]";
 
 void add_train_flags(FlagTable& flags, TrainOptions& options);
 // Parts of add_train_flags.
+void add_model_flags(FlagTable& flags, ModelOptions& options);
 void add_optimizer_flags(FlagTable& flags, OptimizerOptions& options);
-void add_foreign_flags(FlagTable& flags);  // Megatron's that need nothing done, or ask for what Weft does not do
+void add_foreign_flags(FlagTable& flags);  // of Megatron's: accepted with a note, or refused with a reason
 
-// Files, command line, resolve() and check_options(). With --explain the values are not checked, so that a wrong
-// configuration can be explained. launched_ranks: how many processes a launcher started (1: none); asked when the flags
-// are known.
+// Reads files and command line, resolves and checks. With --explain the values are not checked, so that a wrong
+// configuration can be explained. launched_ranks: the number of processes that a launcher started (1: none); called once
+// the flags are known.
 void parse_train_options(FlagTable& flags, TrainOptions& options, std::span<const std::string> words,
                          const std::function<std::int64_t()>& launched_ranks = {});
 
-// Fills every derived value that is not set, and says which and why.
+// Fills every derived value that is not set; returns which, and why.
 struct Derivation {
   std::string flag, reason;
 };
 std::vector<Derivation> resolve(TrainOptions& options);
 
-// Every rule that resolved options break, each "--flag value: rule; what to do".
+// The rules that resolved options break, each as "--flag value: rule; what to do".
 std::vector<std::string> find_problems(const TrainOptions& options);
-// Every flag that the user has set and that would do nothing in this model or run, and why.
+// The flags that the user has set and that have no effect in this model or run, and why.
 std::vector<std::string> find_idle_flags(const FlagTable& flags, const TrainOptions& options);
-// Why --overlap-moe-expert-parallel-comm would hide nothing in resolved options, and what would change it; empty where it
-// does. A note, no error: the same script may run with other numbers of ranks and batches.
+// Why --overlap-moe-expert-parallel-comm has no effect in resolved options, and what would change that; empty where it
+// has one. A note, not an error: the same script may run with other numbers of ranks and batches.
 std::vector<std::string> weave_notes(const TrainOptions& options);
 void throw_problems(const std::vector<std::string>& problems);  // one UserError with all of them; none: returns
 void check_options(const TrainOptions& options);
 
-// What the options say of losses that balance experts; returns what is wrong with them, if anything is.
+// The coefficients of the losses that balance experts; returns what is wrong with the options, if anything is.
 std::optional<std::string> balance_losses(const ModelOptions& model, BalanceSpec& balance);
 BalanceSpec balance_spec(const ModelOptions& model);
 
-// Of resolved options. The model's only where it is not the --hf directory's.
+// All of these need resolved options; model_config also needs a model that is built from flags, not loaded by --hf.
 ModelConfig model_config(const TrainOptions& options);
 Precision precision_of(const TrainOptions& options);
 LearningRateSpec learning_rate_spec(const TrainOptions& options);
 WeightDecaySpec weight_decay_spec(const TrainOptions& options);
 SplitOptions split_options(const TrainOptions& options);
-std::int64_t micro_batches(const TrainOptions& options);  // of one data-parallel rank in one step
+std::int64_t micro_batches(const TrainOptions& options);  // per data-parallel rank and step
 
 std::string options_markdown();  // docs/options.md
 

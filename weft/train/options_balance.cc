@@ -1,4 +1,4 @@
-// The options that keep experts equally busy: from Megatron's two lists (kinds of loss, coefficients) to one of each.
+// The options that balance experts: from Megatron's two lists (kinds of loss, coefficients) to one coefficient per kind.
 #include <algorithm>
 #include <optional>
 
@@ -12,12 +12,13 @@ namespace weft {
 std::optional<std::string> balance_losses(const ModelOptions& model, BalanceSpec& balance) {
   const std::vector<std::string>&kinds = model.moe_router_load_balancing_type, &words = model.moe_aux_loss_coeff;
   if (words.size() != kinds.size())
-    return fmt::format("--moe-aux-loss-coeff has {} and --moe-router-load-balancing-type {} values; give one of each",
-                       words.size(), kinds.size());
+    return fmt::format(
+        "--moe-aux-loss-coeff has {} values and --moe-router-load-balancing-type {}; give one coefficient per loss",
+        words.size(), kinds.size());
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     double coefficient = 0;
     if (!parse_double(words[i], coefficient) || !(coefficient >= 0))
-      return fmt::format("--moe-aux-loss-coeff '{}' is not a number of at least 0", words[i]);
+      return fmt::format("--moe-aux-loss-coeff: '{}' is not a number of at least 0", words[i]);
     double* of = kinds[i] == "aux_loss"          ? &balance.aux_loss
                  : kinds[i] == "seq_aux_loss"    ? &balance.sequence_aux_loss
                  : kinds[i] == "global_aux_loss" ? &balance.global_aux_loss
@@ -28,15 +29,16 @@ std::optional<std::string> balance_losses(const ModelOptions& model, BalanceSpec
           "or --moe-router-enable-expert-bias",
           kinds[i]);
     if (kinds[i] == "none") {
-      if (kinds.size() > 1) return "--moe-router-load-balancing-type none stands alone";
-      if (coefficient != 0) return "--moe-aux-loss-coeff has no meaning with --moe-router-load-balancing-type none";
+      if (kinds.size() > 1) return "--moe-router-load-balancing-type none: cannot be combined with others";
+      if (coefficient != 0)
+        return "--moe-aux-loss-coeff: has no effect with --moe-router-load-balancing-type none; drop one of the two";
       continue;
     }
     if (of == nullptr)
       return fmt::format(
-          "--moe-router-load-balancing-type '{}' is none of aux_loss, seq_aux_loss, global_aux_loss and none",
+          "--moe-router-load-balancing-type: '{}' is not one of aux_loss, seq_aux_loss, global_aux_loss, none",
           kinds[i]);
-    if (*of != 0) return fmt::format("--moe-router-load-balancing-type names {} twice", kinds[i]);
+    if (*of != 0) return fmt::format("--moe-router-load-balancing-type: {} is given twice; keep one", kinds[i]);
     *of = coefficient;
   }
   return std::nullopt;

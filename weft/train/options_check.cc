@@ -1,4 +1,4 @@
-// The rules between options. All broken ones are reported at once, each with the flag, the value, the rule and the fix.
+// Rules between options. All broken rules are reported at once, each with the flag, the value, the rule and the fix.
 #include <cmath>
 
 #include <fmt/format.h>
@@ -19,19 +19,19 @@ class Problems {
   void add(const char* flag, const V& value, fmt::format_string<Args...> text, Args&&... args) {
     list.push_back(fmt::format("{} {}: {}", flag, value, fmt::format(text, std::forward<Args>(args)...)));
   }
-  // Of a switch.
+  // For a switch.
   void add_switch(const char* flag, const char* text) { list.push_back(fmt::format("{}: {}", flag, text)); }
   void at_least_one(const char* flag, std::int64_t value) {
     if (value < 1) add(flag, value, "must be at least 1");
   }
-  // For rules that other parts know: their message, as an item of the list.
+  // For rules that are checked elsewhere: their message, as an item of the list.
   void add_message(std::string message) { list.push_back(std::move(message)); }
 
   std::vector<std::string> list;
 };
 
-// "12 or 16": the multiples beside a value.
-std::string beside(std::int64_t value, std::int64_t step) {
+// "12 or 16": the multiples of `step` next to a value.
+std::string multiples_near(std::int64_t value, std::int64_t step) {
   const std::int64_t below = value / step * step;
   return below == 0 ? fmt::format("{}", step) : fmt::format("{} or {}", below, below + step);
 }
@@ -43,16 +43,16 @@ void check_attention(Problems& problems, const ModelOptions& model) {
   if (model.kv_channels < 1) {
     problems.add("--num-attention-heads", heads,
                  "must divide --hidden-size {}; use --hidden-size {}, or set --kv-channels", model.hidden_size,
-                 beside(model.hidden_size, heads));
+                 multiples_near(model.hidden_size, heads));
   } else if (model.positions != PositionKind::none) {
     const double width = static_cast<double>(model.kv_channels) * model.rotary_percent;
     if (std::fmod(width, 2) != 0 || width < 2)
       problems.add("--rotary-percent", model.rotary_percent,
-                   "{} of the {} elements of a head would turn, and that must be an even number", width,
+                   "{} of the {} elements of a head would rotate, which must be an even number", width,
                    model.kv_channels);
   }
   if (model.attention_output_gate && (model.add_qkv_bias || model.add_bias_linear))
-    problems.add_switch("--attention-output-gate", "gated attention has no biases; leave them or the gate out");
+    problems.add_switch("--attention-output-gate", "gated attention has no biases; drop them or the gate");
   if (model.num_query_groups < 1 || heads % model.num_query_groups != 0)
     problems.add("--num-query-groups", model.num_query_groups,
                  "must divide --num-attention-heads {}; use a divisor of it", heads);
@@ -61,27 +61,30 @@ void check_attention(Problems& problems, const ModelOptions& model) {
 void check_latent_attention(Problems& problems, const ModelOptions& model) {
   problems.at_least_one("--num-attention-heads", model.num_attention_heads);
   if (model.qk_pos_emb_head_dim % 2 != 0)
-    problems.add("--qk-pos-emb-head-dim", model.qk_pos_emb_head_dim, "elements turn in pairs; use an even number");
+    problems.add("--qk-pos-emb-head-dim", model.qk_pos_emb_head_dim, "elements rotate in pairs; use an even number");
   if (model.positions == PositionKind::none)
-    problems.add("--position-embedding-type", "none", "multi-latent attention (+) has a part that turns; leave it out");
+    problems.add("--position-embedding-type", "none",
+                 "multi-latent attention (+) always has a rotary part; drop the flag");
   if (model.rotary_percent != 1)
     problems.add("--rotary-percent", model.rotary_percent,
-                 "multi-latent attention (+) says by --qk-pos-emb-head-dim what turns; leave it out");
+                 "in multi-latent attention (+) --qk-pos-emb-head-dim decides how many elements rotate; drop the flag");
   if (model.use_rope_scaling)
-    problems.add_switch("--use-rope-scaling", "multi-latent attention (+) has YaRN: --rotary-scaling-factor");
+    problems.add_switch("--use-rope-scaling",
+                        "multi-latent attention (+) scales with YaRN; use --rotary-scaling-factor");
 }
 
 void check_indexer(Problems& problems, const ModelOptions& model) {
   if (model.q_lora_rank < 1)
-    problems.add_message("--q-lora-rank: sparse attention's indexer (D) reads the queries' latent; give it a width");
+    problems.add_message(
+        "--q-lora-rank: the indexer of sparse attention (D) reads the queries' latent; give it a width");
   if (model.dsa_indexer_head_dim < model.qk_pos_emb_head_dim)
     problems.add("--dsa-indexer-head-dim", model.dsa_indexer_head_dim,
-                 "must hold the {} elements that turn (--qk-pos-emb-head-dim); raise it", model.qk_pos_emb_head_dim);
+                 "must be at least --qk-pos-emb-head-dim {}; raise it", model.qk_pos_emb_head_dim);
 }
 
 void check_rope_scaling(Problems& problems, const ModelOptions& model) {
   if (model.positions == PositionKind::yarn && model.use_rope_scaling)
-    problems.add_switch("--use-rope-scaling", "positions are scaled by YaRN already; leave one of the two out");
+    problems.add_switch("--use-rope-scaling", "YaRN already scales the positions; drop one of the two");
 }
 
 void check_router_groups(Problems& problems, const ModelOptions& model) {
@@ -89,7 +92,7 @@ void check_router_groups(Problems& problems, const ModelOptions& model) {
   if (groups == 0 && kept == 0) return;
   if (groups == 0 || kept == 0) {
     problems.add(groups == 0 ? "--moe-router-group-topk" : "--moe-router-num-groups", groups == 0 ? kept : groups,
-                 "needs {} too", groups == 0 ? "--moe-router-num-groups" : "--moe-router-group-topk");
+                 "also needs {}", groups == 0 ? "--moe-router-num-groups" : "--moe-router-group-topk");
     return;
   }
   if (model.num_experts % groups != 0)
@@ -122,30 +125,28 @@ void check_experts(Problems& problems, const ModelOptions& model) {
   problems.at_least_one("--moe-router-topk", model.moe_router_topk);
   if (model.moe_router_topk > model.num_experts)
     problems.add("--moe-router-topk", model.moe_router_topk,
-                 "must not exceed --num-experts {}; choose fewer, or have more experts", model.num_experts);
+                 "must not exceed --num-experts {}; lower it, or use more experts", model.num_experts);
   const bool after = model.moe_router_score_function == RouterSpec::Score::softmax && !model.moe_router_pre_softmax;
   if (after && model.moe_router_topk == 1)
     problems.add("--moe-router-topk", 1,
-                 "the softmax of one chosen expert is always 1, so the router would not learn; add "
+                 "the softmax over one chosen expert is always 1, so the router would not learn; add "
                  "--moe-router-pre-softmax");
   if (after && model.moe_router_norm_topk == false)
     problems.add_switch(
         "--no-moe-router-norm-topk",
-        "the softmax over the chosen always sums to one; add --moe-router-pre-softmax, or leave the flag out");
+        "the softmax over the chosen experts always sums to one; add --moe-router-pre-softmax, or drop the flag");
   if (model.moe_router_score_function == RouterSpec::Score::sigmoid && model.moe_router_pre_softmax)
-    problems.add_switch("--moe-router-pre-softmax",
-                        "there is no softmax with sigmoid scores; leave one of the two out");
+    problems.add_switch("--moe-router-pre-softmax", "sigmoid scores have no softmax; drop one of the two");
   check_router_groups(problems, model);
   check_balance(problems, model);
   if (model.add_bias_linear && model.moe_shared_expert_intermediate_size > 0)
-    problems.add_switch("--add-bias-linear", "a shared expert has no biases; use --add-qkv-bias, or have none");
+    problems.add_switch("--add-bias-linear", "a shared expert has no biases; use --add-qkv-bias, or drop the flag");
 }
 
 void check_mamba(Problems& problems, const ModelOptions& model) {
   if (model.mamba_num_heads < 1)
     problems.add("--mamba-head-dim", model.mamba_head_dim,
-                 "two times --hidden-size {} make no head of it; use smaller heads, or set --mamba-num-heads",
-                 model.hidden_size);
+                 "is more than twice --hidden-size {}; lower it, or set --mamba-num-heads", model.hidden_size);
   else if (model.mamba_num_groups < 1 || model.mamba_num_heads % model.mamba_num_groups != 0)
     problems.add("--mamba-num-groups", model.mamba_num_groups, "must divide --mamba-num-heads {}; use a divisor of it",
                  model.mamba_num_heads);
@@ -165,7 +166,7 @@ void check_model(Problems& problems, const TrainOptions& options) {
     const Pattern pattern = parse_pattern(model.pattern, split_options(options));
     const std::int64_t layers = model.num_layers;
     if (layers > 0 && layers != pattern.logical_layers && layers != pattern.physical_layers)
-      problems.add("--num-layers", layers, "the pattern '{}' has {} symbols in {} layers; leave --num-layers out",
+      problems.add("--num-layers", layers, "the pattern '{}' has {} symbols in {} layers; drop --num-layers",
                    pattern.text, pattern.physical_layers, pattern.logical_layers);
     if (pattern.counts.at(Symbol::attention) > 0) check_attention(problems, model);
     const int sparse = pattern.counts.at(Symbol::sparse_attention);
@@ -183,7 +184,7 @@ void check_model(Problems& problems, const TrainOptions& options) {
                  options.batch.seq_length);
 }
 
-// Rules built on sizes make sense only where the sizes do.
+// Whether all sizes are at least 1; the other rules divide by them.
 bool check_layout_sizes(Problems& problems, const LayoutOptions& layout) {
   problems.at_least_one("--ranks", layout.ranks);
   problems.at_least_one("--tensor-model-parallel-size", layout.tensor_model_parallel_size);
@@ -193,18 +194,20 @@ bool check_layout_sizes(Problems& problems, const LayoutOptions& layout) {
   return problems.list.empty();
 }
 
-// Whether there is a number of data-parallel ranks.
+// Whether the number of data-parallel ranks is known.
 bool check_layout(Problems& problems, const LayoutOptions& layout) {
   const std::size_t before = problems.list.size();
   for (const auto& [flag, size] : {std::pair{"--tensor-model-parallel-size", layout.tensor_model_parallel_size},
                                    {"--context-parallel-size", layout.context_parallel_size},
                                    {"--pipeline-model-parallel-size", layout.pipeline_model_parallel_size}})
     if (size > 1)
-      problems.add(flag, size, "Weft does not spread a model so yet, over data and expert ranks only; leave it out");
+      problems.add(
+          flag, size,
+          "not supported yet: only 1. Weft has data parallelism (--ranks or a launcher) and expert parallelism "
+          "(--expert-model-parallel-size)");
   if (problems.list.size() > before) return false;
   if (layout.launched_ranks > 1 && layout.ranks != layout.launched_ranks)
-    problems.add("--ranks", layout.ranks, "the launcher started {} processes; leave --ranks out",
-                 layout.launched_ranks);
+    problems.add("--ranks", layout.ranks, "the launcher started {} processes; drop --ranks", layout.launched_ranks);
   if (layout.ranks % layout.expert_model_parallel_size != 0)
     problems.add("--expert-model-parallel-size", layout.expert_model_parallel_size, "must divide the {} ranks",
                  layout.ranks);
@@ -221,12 +224,12 @@ void check_batch(Problems& problems, const TrainOptions& options, bool layout_is
     if (batch.global_batch_size < 1 || batch.global_batch_size % step != 0)
       problems.add("--global-batch-size", batch.global_batch_size,
                    "must be a multiple of --micro-batch-size x data-parallel ranks = {} x {} = {}; use {}",
-                   batch.micro_batch_size, data_parallel, step, beside(batch.global_batch_size, step));
+                   batch.micro_batch_size, data_parallel, step, multiples_near(batch.global_batch_size, step));
   }
   if (batch.train_samples == 0) problems.at_least_one("--train-iters", batch.train_iters);
   if (batch.train_samples > 0 && batch.global_batch_size > 0 &&
       batch.train_iters != batch.train_samples / batch.global_batch_size)
-    problems.add("--train-iters", batch.train_iters, "contradicts --train-samples {}; keep one of the two",
+    problems.add("--train-iters", batch.train_iters, "contradicts --train-samples {}; drop one of the two",
                  batch.train_samples);
   if (batch.train_samples > 0 && batch.train_samples < batch.global_batch_size)
     problems.add("--train-samples", batch.train_samples, "is less than one step of --global-batch-size {}",
@@ -243,7 +246,7 @@ void check_data(Problems& problems, const DataOptions& data, bool own_model) {
   if (sources.size() > 1) problems.add_message(join(sources, ", ") + ": more than one source of data; keep one");
   if (!data.valid_data_path.empty() && data.train_data_path.empty())
     problems.add_message(
-        "--valid-data-path: needs --train-data-path; --data-path and --split serve both from the same files");
+        "--valid-data-path: needs --train-data-path; --data-path and --split take both from the same files");
   try {
     parse_split(data.split);
   } catch (const UserError& error) {
@@ -252,25 +255,24 @@ void check_data(Problems& problems, const DataOptions& data, bool own_model) {
   problems.at_least_one("--make-vocab-size-divisible-by", data.make_vocab_size_divisible_by);
   const bool null = data.tokenizer_type == "NullTokenizer";
   if (null && data.stories > 0)
-    problems.add("--tokenizer-type", data.tokenizer_type,
-                 "stories are text; use ByteTokenizer, or leave out --vocab-size");
+    problems.add("--tokenizer-type", data.tokenizer_type, "stories are text; use ByteTokenizer, or drop --vocab-size");
   if (!own_model) return;
   if (null && data.vocab_size < 1) problems.add("--tokenizer-type", "NullTokenizer", "needs --vocab-size");
   if (!null && data.vocab_size > 0)
-    problems.add("--vocab-size", data.vocab_size, "{} has a vocabulary of its own; leave one of the two out",
+    problems.add("--vocab-size", data.vocab_size, "{} has a vocabulary of its own; drop one of the two",
                  data.tokenizer_type);
 }
 
 void check_twice(Problems& problems, const char* iterations, std::int64_t count, const char* samples,
                  std::int64_t sample_count) {
   if (count > 0 && sample_count > 0)
-    problems.add(iterations, count, "{} {} says the same in samples; keep one of the two", samples, sample_count);
+    problems.add(iterations, count, "{} {} sets the same in samples; drop one of the two", samples, sample_count);
 }
 
 void check_optimizer(Problems& problems, const TrainOptions& options) {
   const OptimizerOptions& optimizer = options.optimizer;
   if (options.grad_reduce_in_bf16 && options.dtype != DType::bf16)
-    problems.add_switch("--grad-reduce-in-bf16", "gradients are as precise as the model; add --bf16");
+    problems.add_switch("--grad-reduce-in-bf16", "works only with a bf16 model; add --bf16");
   if (optimizer.min_lr > optimizer.lr)
     problems.add("--min-lr", optimizer.min_lr, "is above --lr {}; lower it", optimizer.lr);
   if (optimizer.lr_warmup_init > optimizer.lr)
@@ -282,7 +284,7 @@ void check_optimizer(Problems& problems, const TrainOptions& options) {
               optimizer.lr_wsd_decay_samples);
   if (optimizer.lr_warmup_fraction && (optimizer.lr_warmup_iters > 0 || optimizer.lr_warmup_samples > 0))
     problems.add("--lr-warmup-fraction", *optimizer.lr_warmup_fraction,
-                 "the length of the warm-up is also given otherwise; keep one");
+                 "the length of the warm-up is also set by --lr-warmup-iters or --lr-warmup-samples; keep one");
 
   const LearningRateSpec spec = learning_rate_spec(options);
   const bool wsd = spec.style == DecayStyle::wsd;
@@ -294,8 +296,8 @@ void check_optimizer(Problems& problems, const TrainOptions& options) {
   if (wsd && spec.wsd == 0) problems.add("--lr-decay-style", "WSD", "needs --lr-wsd-decay-iters");
   if (wsd && spec.wsd > 0 && spec.warmup + spec.wsd > spec.decay)
     problems.add("--lr-wsd-decay-iters", optimizer.lr_wsd_decay_iters,
-                 "warm-up and last part, {} + {} samples, must fit into the decay of {}; shorten them", spec.warmup,
-                 spec.wsd, spec.decay);
+                 "warm-up and last part, {} + {} samples, must fit into the decay of {}; shorten one of them",
+                 spec.warmup, spec.wsd, spec.decay);
 
   const bool constant = optimizer.weight_decay_incr_style == WeightDecayStyle::constant;
   if (!constant && (!optimizer.start_weight_decay || !optimizer.end_weight_decay)) {
@@ -307,7 +309,7 @@ void check_optimizer(Problems& problems, const TrainOptions& options) {
   const WeightDecaySpec decay = weight_decay_spec(options);
   if (constant && (decay.start != optimizer.weight_decay || decay.end != optimizer.weight_decay))
     problems.add("--weight-decay-incr-style", "constant",
-                 "--start-weight-decay {} and --end-weight-decay {} differ from --weight-decay {}; leave them out, or "
+                 "--start-weight-decay {} and --end-weight-decay {} differ from --weight-decay {}; drop them, or "
                  "use linear or cosine",
                  decay.start, decay.end, optimizer.weight_decay);
   else if (decay.end < decay.start)
@@ -328,10 +330,10 @@ std::vector<std::string> find_problems(const TrainOptions& options) {
   check_optimizer(problems, options);
   const ExecutionOptions& execution = options.execution;
   if (execution.deterministic_mode && execution.attention_backward == AttentionBackwardKind::fastest)
-    problems.add("--attention-backward", "fastest", "two runs of it differ; leave it or --deterministic-mode out");
+    problems.add("--attention-backward", "fastest", "two runs of it differ; drop it or --deterministic-mode");
   if (own_model && !options.checkpoint.save_hf.empty())
     problems.add("--save-hf", options.checkpoint.save_hf,
-                 "a model built from flags has no config.json that says which family it is; continue one that has "
+                 "a model built from flags has no config.json that names its family; start from one that has "
                  "(--hf DIR, a folder of {})",
                  hugging_face_family_list());
   return std::move(problems.list);
@@ -342,7 +344,7 @@ void throw_problems(const std::vector<std::string>& problems) {
   std::string text = fmt::format("the configuration has {}:",
                                  problems.size() == 1 ? "a problem" : fmt::format("{} problems", problems.size()));
   for (const std::string& problem : problems) {
-    // Further lines of an item (a caret line) stand below its text.
+    // Further lines of an item (a caret line) are indented like its text.
     const std::vector<std::string> lines = split(problem, '\n');
     text += "\n  - " + join(lines, "\n    ");
   }

@@ -1,5 +1,5 @@
-// Flags that were set and would do nothing: an error, so that nobody believes to have asked for something. What a flag
-// needs stands here and nowhere else. A flag set to its default asks for nothing, and is left alone.
+// Flags that are set but would have no effect are errors, lest the user believe they had one. What a flag needs is
+// written here and nowhere else. A flag that is set to its default asks for nothing and is ignored.
 #include <algorithm>
 #include <filesystem>
 
@@ -21,7 +21,7 @@ bool is_yarn(const Flag& flag) {
       flag, {"--original-max-position-embeddings", "--beta-fast", "--beta-slow", "--mscale", "--mscale-all-dim"});
 }
 
-// The layers of which any makes the flag mean something; "": all.
+// The flag has an effect if the pattern has any of these layers; "": always.
 std::string_view layers_of(const Flag& flag) {
   if (is_one_of(flag, {"--num-attention-heads", "--position-embedding-type", "--rotary-base", "--rotary-scaling-factor",
                        "--qk-layernorm"}))  // latent attention always has its norms
@@ -40,9 +40,9 @@ std::string_view layers_of(const Flag& flag) {
   return "";
 }
 
-// Of a model that is loaded, all this is known already.
+// Whether a loaded model already decides it.
 bool is_shape(const Flag& flag) {
-  // How it is trained is not the model's to say.
+  // These decide how it is trained.
   if (is_one_of(flag, {"--hf", "--mtp-loss-scaling-factor", "--dsa-indexer-loss-coeff"})) return false;
   if (is_one_of(flag, {"--vocab-size", "--make-vocab-size-divisible-by"})) return true;
   return flag.section == "Model" || flag.section == "Attention" || flag.section == "Multi-latent attention" ||
@@ -53,21 +53,21 @@ class Idle {
  public:
   explicit Idle(const TrainOptions& options) : o_(options), m_(options.model) {}
 
-  // Why the flag does nothing, and what to do; "" where it does something.
+  // Why the flag has no effect, and what to do; "" where it has one.
   std::string why(const Flag& flag) {
-    std::error_code error;  // what cannot be looked at is told of where the model is read
+    std::error_code error;  // a folder that cannot be read is reported where the model is read
     const bool known = m_.hf.empty() || std::filesystem::exists(std::filesystem::path(m_.hf) / "config.json", error);
     if (const std::string_view layers = layers_of(flag); !layers.empty() && known && !has(layers)) {
-      // "none" is what such a model has.
+      // Such a model has no positions anyway.
       if (flag.name == "--position-embedding-type" && m_.positions == PositionKind::none) return "";
       std::vector<std::string> list;
       for (const char layer : layers) list.emplace_back(1, layer);
-      return fmt::format("the pattern '{}' has no {}; leave it out", pattern(), join(list, ", "));
+      return fmt::format("the pattern '{}' has no {}; drop the flag", pattern(), join(list, ", "));
     }
-    // Of a loaded model the weights say whether it predicts further.
+    // Only the weights of a loaded model tell whether it has multi-token prediction.
     if (flag.name == "--mtp-loss-scaling-factor" && known && (m_.hf.empty() || has_safetensors(m_.hf)) &&
         !predicts_further())
-      return fmt::format("the pattern '{}' has no /; leave it out", pattern());
+      return fmt::format("the pattern '{}' has no /; drop the flag", pattern());
     if (m_.hf.empty())
       if (const std::string reason = of_model(flag); !reason.empty()) return reason;
     if (const std::string reason = of_balance(flag); !reason.empty()) return reason;
@@ -90,15 +90,15 @@ class Idle {
     const bool latent = has("+D"), yarn = m_.positions == PositionKind::yarn;
     const bool turns = flag.name.starts_with("--rotary-") || flag.name == "--use-rope-scaling" || is_yarn(flag);
     if (turns && m_.positions == PositionKind::none && !latent)
-      return "attention knows no positions (--position-embedding-type none); leave one of the two out";
+      return "attention has no positions (--position-embedding-type none); drop one of the two";
     if (flag.name == "--rope-scaling-factor" && !m_.use_rope_scaling) return "needs --use-rope-scaling";
     if ((flag.name == "--rotary-scaling-factor" || is_yarn(flag)) && !yarn && !latent)
       return "needs --position-embedding-type yarn";
     if (is_yarn(flag) && !yarn && m_.rotary_scaling_factor == 1) return "needs --rotary-scaling-factor";
     const bool quick = m_.activation == ActivationKind::quick_geglu;
     if (flag.name == "--activation-func-clamp-value" && !quick && m_.activation != ActivationKind::swiglu)
-      return "only swiglu and quick-geglu are clamped; leave it out";
-    if (flag.name == "--glu-linear-offset" && !quick) return "only quick-geglu has an offset; leave it out";
+      return "only swiglu and quick-geglu are clamped; drop the flag";
+    if (flag.name == "--glu-linear-offset" && !quick) return "only quick-geglu has an offset; drop the flag";
     if (flag.name == "--moe-shared-expert-gate" && m_.moe_shared_expert_intermediate_size == 0)
       return "there is no shared expert; set --moe-shared-expert-intermediate-size";
     return "";
@@ -120,18 +120,18 @@ class Idle {
   std::string of_run(const Flag& flag) {
     const OptimizerOptions& optimizer = o_.optimizer;
     if (flag.name == "--split" && o_.data.data_path.empty() && !o_.data.mock_data)
-      return "only --data-path and --mock-data are split so; leave it out";
+      return "only --data-path and --mock-data are split; drop the flag";
     if (flag.name.starts_with("--lr-wsd-") && optimizer.lr_decay_style != DecayStyle::wsd)
-      return "only --lr-decay-style WSD has it; leave it out";
+      return "only --lr-decay-style WSD uses it; drop the flag";
     if (flag.name == "--min-lr" && optimizer.lr_decay_style == DecayStyle::constant)
-      return "with --lr-decay-style constant the learning rate does not fall; leave it out";
+      return "with --lr-decay-style constant the learning rate does not fall; drop the flag";
     if (flag.name == "--lr-warmup-init" && learning_rate_spec(o_).warmup == 0)
       return "there is no warm-up; set --lr-warmup-iters";
     if (flag.name == "--ep-overlap-early-attn-memory-release" && !o_.execution.overlap_moe_expert_parallel_comm)
       return "needs --overlap-moe-expert-parallel-comm";
-    if (flag.name == "--emulate-network" && o_.layout.ranks == 1) return "there is one rank; add --ranks N";
+    if (flag.name == "--emulate-network" && o_.layout.ranks == 1) return "there is only one rank; add --ranks N";
     if (flag.name.starts_with("--decoder-") && o_.layout.pipeline_model_parallel_size == 1)
-      return "there are no pipeline stages; leave it out";
+      return "there are no pipeline stages; drop the flag";
     return "";
   }
 
@@ -140,7 +140,7 @@ class Idle {
   std::string pattern_;
 };
 
-// As the user wrote it, but for its name: "--no-rope", "--moe-router-topk 4".
+// As the user wrote it, but under its main name: "--no-rope", "--moe-router-topk 4".
 std::string written(const Flag& flag) {
   for (const Flag::Spelling& spelling : flag.spellings)
     if (spelling.text == flag.spelled && spelling.implied) return flag.spelled;
@@ -160,18 +160,18 @@ std::vector<std::string> find_idle_flags(const FlagTable& flags, const TrainOpti
     const Flag& set = flags.flag(flag.name);
     if (!options.model.hf.empty() && is_shape(flag))
       problems.push_back(
-          fmt::format("{}: the model is that of --hf {}; leave the flag out", written(set), options.model.hf));
+          fmt::format("{}: --hf {} already decides the model; drop the flag", written(set), options.model.hf));
     else if (set.show() != flag.show())
       if (const std::string why = idle.why(set); !why.empty())
         problems.push_back(fmt::format("{}: {}", written(set), why));
   }
-  // Words of Megatron's that choose layers, which are chosen by the pattern alone.
+  // Flags of Megatron's that choose layers; in Weft only the pattern does.
   if (options.model.hf.empty() && flags.is_set("--multi-latent-attention") &&
       options.model.pattern.find_first_of("+D") == std::string::npos)
     problems.push_back("--multi-latent-attention: the pattern has no + or D; write them into --pattern");
   for (const char* name : {"--is-hybrid-model", "--spec"})
     if (options.model.hf.empty() && flags.is_set(name) && !flags.is_set("--pattern"))
-      problems.push_back(fmt::format("{}: the layers are those of --pattern; set it", name));
+      problems.push_back(fmt::format("{}: --pattern chooses the layers; set it", name));
   return problems;
 }
 
@@ -179,10 +179,11 @@ std::vector<std::string> weave_notes(const TrainOptions& options) {
   if (!options.execution.overlap_moe_expert_parallel_comm) return {};
   constexpr const char* flag = "--overlap-moe-expert-parallel-comm";
   if (options.layout.expert_model_parallel_size == 1)
-    return {fmt::format("{} hides nothing: no tokens are exchanged with --expert-model-parallel-size 1", flag)};
+    return {fmt::format("{} has no effect: with --expert-model-parallel-size 1 no tokens are exchanged", flag)};
   if (micro_batches(options) == 1)
     return {
-        fmt::format("{} weaves nothing: a step has one micro-batch and so no pair; use --global-batch-size {} or more",
+        fmt::format("{} has no effect: a step has only one micro-batch, so there is no pair to weave; use "
+                    "--global-batch-size {} or more",
                     flag, 2 * options.batch.global_batch_size)};
   return {};
 }

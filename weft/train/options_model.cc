@@ -1,4 +1,4 @@
-// What resolved options mean to the parts below: the model, its precision, how it is split.
+// From resolved options to the structs of the parts below: the model, its precision, how it is split.
 #include <cmath>
 
 #include "weft/base/error.h"
@@ -41,7 +41,7 @@ RopeSpec rope_of(const ModelOptions& model) {
   return rope;
 }
 
-// Multi-latent attention turns neighbours, and YaRN is on wherever there is a factor.
+// Multi-latent attention rotates neighbours as pairs, and uses YaRN wherever there is a factor.
 LatentAttentionSpec latent_attention_of(const ModelOptions& model) {
   LatentAttentionSpec spec;
   spec.heads = model.num_attention_heads;
@@ -65,7 +65,7 @@ RouterSpec router_of(const ModelOptions& model) {
   RouterSpec router;
   router.score = model.moe_router_score_function;
   router.choose_first = router.score == RouterSpec::Score::softmax && !model.moe_router_pre_softmax;
-  // The softmax over the chosen sums to one already.
+  // The softmax over the chosen experts already sums to one.
   router.normalise = !router.choose_first && model.moe_router_norm_topk.value_or(false);
   router.scaling = model.moe_router_topk_scaling_factor;
   router.k = model.moe_router_topk;
@@ -146,7 +146,7 @@ SplitOptions split_options(const TrainOptions& options) {
   const LayoutOptions& layout = options.layout;
   SplitOptions split;
   split.pp = static_cast<int>(layout.pipeline_model_parallel_size);
-  if (split.pp == 1) return split;  // a first and a last stage are then one
+  if (split.pp == 1) return split;  // the first stage is then also the last
   if (layout.decoder_first_pipeline_num_layers > 0)
     split.first_stage_layers = static_cast<int>(layout.decoder_first_pipeline_num_layers);
   if (layout.decoder_last_pipeline_num_layers > 0)

@@ -13,7 +13,7 @@ double run_samples(const BatchOptions& batch) {
 
 void add_optimizer_flags(FlagTable& flags, OptimizerOptions& optimizer) {
   flags.section("Optimizer");
-  flags.add("--lr", optimizer.lr, "X", "Highest learning rate.").at_least(0);
+  flags.add("--lr", optimizer.lr, "X", "Peak learning rate.").at_least(0);
   flags.add("--min-lr", optimizer.min_lr, "X", "Learning rate at the end of the decay.").at_least(0);
   flags.choice("--lr-decay-style", optimizer.lr_decay_style,
                {{"constant", DecayStyle::constant},
@@ -21,11 +21,13 @@ void add_optimizer_flags(FlagTable& flags, OptimizerOptions& optimizer) {
                 {"cosine", DecayStyle::cosine},
                 {"inverse-square-root", DecayStyle::inverse_square_root},
                 {"WSD", DecayStyle::wsd}},
-               "How the learning rate falls behind the warm-up.");
-  flags.add("--lr-decay-iters", optimizer.lr_decay_iters, "N", "Steps until --min-lr, warm-up included.")
+               "How the learning rate falls after the warm-up.");
+  flags
+      .add("--lr-decay-iters", optimizer.lr_decay_iters, "N",
+           "Steps until the learning rate reaches --min-lr, including the warm-up.")
       .at_least(1)
       .standard("the whole run");
-  flags.add("--lr-decay-samples", optimizer.lr_decay_samples, "N", "The same in samples.")
+  flags.add("--lr-decay-samples", optimizer.lr_decay_samples, "N", "--lr-decay-iters in samples.")
       .at_least(1)
       .limited_to(1e15)
       .standard("none");
@@ -34,22 +36,24 @@ void add_optimizer_flags(FlagTable& flags, OptimizerOptions& optimizer) {
                 {"linear", WsdStyle::linear},
                 {"cosine", WsdStyle::cosine},
                 {"minus_sqrt", WsdStyle::minus_sqrt}},
-               "How WSD falls in its last part.");
-  flags.add("--lr-wsd-decay-iters", optimizer.lr_wsd_decay_iters, "N", "Steps of the last part of WSD.")
+               "How the learning rate falls in the last part of WSD.");
+  flags.add("--lr-wsd-decay-iters", optimizer.lr_wsd_decay_iters, "N", "Length of the last part of WSD, in steps.")
       .at_least(1)
       .standard("none");
-  flags.add("--lr-wsd-decay-samples", optimizer.lr_wsd_decay_samples, "N", "The same in samples.")
+  flags
+      .add("--lr-wsd-decay-samples", optimizer.lr_wsd_decay_samples, "N", "Length of the last part of WSD, in samples.")
       .at_least(1)
       .limited_to(1e15)
       .standard("none");
   flags
       .add("--lr-warmup-iters", optimizer.lr_warmup_iters, "N",
-           "Steps of linear warm-up. As in Megatron the first step runs at --lr-warmup-init itself.")
+           "Length of the linear warm-up, in steps. As in Megatron, the first step runs at exactly --lr-warmup-init.")
       .at_least(0);
-  flags.add("--lr-warmup-samples", optimizer.lr_warmup_samples, "N", "The same in samples.")
+  flags.add("--lr-warmup-samples", optimizer.lr_warmup_samples, "N", "Length of the warm-up, in samples.")
       .at_least(0)
       .limited_to(1e15);
-  flags.add("--lr-warmup-fraction", optimizer.lr_warmup_fraction, "X", "The same as a share of the decay.")
+  flags
+      .add("--lr-warmup-fraction", optimizer.lr_warmup_fraction, "X", "Length of the warm-up, as a share of the decay.")
       .at_least(0)
       .below(1)
       .standard("none");
@@ -66,17 +70,18 @@ void add_optimizer_flags(FlagTable& flags, OptimizerOptions& optimizer) {
                {{"constant", WeightDecayStyle::constant},
                 {"linear", WeightDecayStyle::linear},
                 {"cosine", WeightDecayStyle::cosine}},
-               "How weight decay goes from start to end.");
-  flags.add("--decay-all", optimizer.decay_all, "Decay biases and norm weights too.");
-  flags.add("--adam-beta1", optimizer.adam_beta1, "X", "Memory of the first moment.").at_least(0).below(1);
-  flags.add("--adam-beta2", optimizer.adam_beta2, "X", "Memory of the second moment. Megatron: 0.999.")
+               "How weight decay changes from --start-weight-decay to --end-weight-decay.");
+  flags.add("--decay-all", optimizer.decay_all, "Also decay biases and norm weights.");
+  flags.add("--adam-beta1", optimizer.adam_beta1, "X", "Decay rate of the first moment.").at_least(0).below(1);
+  flags.add("--adam-beta2", optimizer.adam_beta2, "X", "Decay rate of the second moment. Megatron's default is 0.999.")
       .at_least(0)
       .below(1);
-  flags.add("--adam-eps", optimizer.adam_eps, "X", "Added to the root of the second moment.").above(0);
+  flags.add("--adam-eps", optimizer.adam_eps, "X", "Epsilon that is added to the square root of the second moment.")
+      .above(0);
   flags
       .add("--clip-grad", optimizer.clip_grad, "X",
-           "Largest global norm of the gradient; 0: no clipping and no norm, so that an update waits for its own "
-           "gradient alone.")
+           "Clip the gradient to this global norm. 0: compute no norm, so that each update waits only for its own "
+           "gradient.")
       .at_least(0);
 }
 

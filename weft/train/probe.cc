@@ -96,7 +96,7 @@ ProbeResult probe(Device& device, const ProbeOptions& options) {
   batch.batch = shape[0];
   batch.length = shape[1];
   SessionOptions s = session_options(options, weights.model().config, shape[0], shape[1]);
-  s.updates = false;
+  s.plan.kind = PlanKind::gradients;
   Session session(device, s);
   load(session, weights);
   const StepResult result = session.gradients(std::span(&batch, 1));

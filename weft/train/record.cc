@@ -11,8 +11,8 @@ Timeline record_timeline(Session& session, const std::string& title) {
   const Plan& plan = session.plan().plan();
   const MemoryPlan& memory = session.plan().memory();
   const std::vector<NodeTime>& times = session.executor()->times();
-  WEFT_CHECK(times.size() == plan.nodes.size(), "the step kept no times");
-  // Nanoseconds since the step began here, shifted by when it began on this machine's clock.
+  WEFT_CHECK(times.size() == plan.nodes.size(), "the executor kept no times of the step");
+  // Nanoseconds on this machine's clock: the times count from when the step began here.
   std::vector<std::int64_t> words;
   for (const NodeTime& t : times)
     for (double seconds : {t.start, t.end})
@@ -20,7 +20,7 @@ Timeline record_timeline(Session& session, const std::string& title) {
   const std::vector<std::int64_t> all = session.gather_from_all_ranks(words);
   Timeline timeline;
   timeline.title = title;
-  timeline.ranks = static_cast<int>(session.options().ranks.ranks());
+  timeline.ranks = static_cast<int>(session.options().layout.ranks());
   const std::vector<std::int32_t> labels = add_labels(timeline, plan);
   const auto resident = static_cast<double>(memory.resident());
   timeline.memory.assign(static_cast<std::size_t>(timeline.ranks), {{0, resident}});

@@ -18,46 +18,46 @@ std::string to_text(const PlanReport& r) {
     text += fmt::format("  {:<14}{}\n", name, value);
   };
   row("pattern", r.pattern);
-  row("parameters", fmt::format("{} ({} active a token)", human_count(static_cast<double>(r.parameters.all)),
+  row("parameters", fmt::format("{} ({} active per token)", human_count(static_cast<double>(r.parameters.all)),
                                 human_count(static_cast<double>(r.parameters.active))));
-  const std::string each = r.ranks > 1 ? " a rank" : "";
+  const std::string each = r.ranks > 1 ? " per rank" : "";
   if (r.ranks > 1) row("ranks", fmt::format("{}", r.ranks));
   row("plan", fmt::format("{} nodes{}, checked", r.nodes, each));
-  row("work", fmt::format("{}FLOP{} and {} tokens a step", human_count(r.flops), each,
+  row("work", fmt::format("{}FLOP{} and {} tokens per step", human_count(r.flops), each,
                           human_count(static_cast<double>(r.tokens))));
   if (r.product_peak > 0)
     row("peak", fmt::format("{:.1f} TFLOP/s in large products, measured", r.product_peak * 1e-12));
   if (r.estimate) {
     row("estimate", step_text(*r.estimate));
-    row("", r.estimate->times);
+    row("", "estimated for " + to_text(r.estimate->cluster));
   }
   const auto bytes = [](std::int64_t value) { return human_bytes(static_cast<double>(value)); };
-  row("memory", fmt::format("{} in all{}", bytes(m.total()), each));
+  row("memory", fmt::format("{} in total{}", bytes(m.total()), each));
   row("  weights", bytes(m.weights));
   row("  gradients", bytes(m.gradients));
   row("  optimizer", bytes(m.states));
   row("  activations", fmt::format("{} at the peak", bytes(m.activations)));
   row("  step", fmt::format("{} (inputs, tables, results)", bytes(m.step)));
-  if (r.validation_bytes > 0) row("  validation", fmt::format("{} beside it", bytes(r.validation_bytes)));
-  if (r.stream_bytes > 0) row("  operations", fmt::format("{} beside it, to work in", bytes(r.stream_bytes)));
+  if (r.validation_bytes > 0) row("  validation", fmt::format("{} in addition", bytes(r.validation_bytes)));
+  if (r.stream_bytes > 0) row("  operations", fmt::format("{} in addition, as workspace", bytes(r.stream_bytes)));
   if (r.communicator_bytes > 0)
-    row("  links", fmt::format("{} between ranks, beside it, measured", bytes(r.communicator_bytes)));
-  if (r.library_bytes >= 0) row("  libraries", fmt::format("{} beside it, measured", bytes(r.library_bytes)));
+    row("  links", fmt::format("{} in addition, between ranks, measured", bytes(r.communicator_bytes)));
+  if (r.library_bytes >= 0) row("  libraries", fmt::format("{} in addition, measured", bytes(r.library_bytes)));
   text.pop_back();
   return text;
 }
 
-std::string step_text(const Timeline& timeline) {
-  const double seconds = range_of(timeline).length();
+std::string step_text(const Estimate& estimate) {
+  const double seconds = estimate.seconds;
   std::string text = "step " + (seconds < 1 ? fmt::format("{:.3g} ms", seconds * 1e3) : human_seconds(seconds));
-  if (const Overlap sum = sum_of(overlaps_of(timeline, Lane::exchange)); sum.communication > 0)
-    text += fmt::format(", {:.1f} % of the exchange hidden", 100 * sum.share_hidden());
+  if (estimate.exchange.communication > 0)
+    text += fmt::format(", {:.1f} % of the exchange hidden", 100 * estimate.exchange.share_hidden());
   return text;
 }
 
 namespace {
 
-// Of its folder, which may be gone at the end of a run.
+// The name of its folder, which may be gone at the end of a run.
 std::string model_name(const std::string& folder) {
   std::error_code error;
   const std::filesystem::path path = std::filesystem::weakly_canonical(folder, error);
@@ -72,7 +72,7 @@ std::string about_text(const TrainOptions& o, const std::string& pattern, std::i
   };
   std::vector<std::string> parts;
   if (!o.model.hf.empty()) parts.push_back(model_name(o.model.hf));
-  const bool is_short = pattern.size() <= 80;  // or nothing behind it would be seen
+  const bool is_short = pattern.size() <= 80;  // a long one comes last, or it would hide the rest
   if (is_short) parts.push_back(pattern);
   parts.push_back(human_count(static_cast<double>(parameters)) + " parameters");
   parts.push_back(count(o.layout.ranks, "rank"));
@@ -96,12 +96,12 @@ std::string to_text(const LogLine& l) {
     further += fmt::format("mtp_{} loss: {:.6E} | ", d + 1, l.mtp_losses[d]);
   for (const auto& [name, loss] : l.router_losses) further += fmt::format("{}: {:.6E} | ", name, loss);
   const std::string norm = l.gradient_norm ? fmt::format("grad norm: {:.3f} | ", *l.gradient_norm) : "";
-  // Where the peak is known, the device is a fast one.
+  // The peak is known only on fast devices.
   const std::string throughput =
       l.product_peak > 0 ? fmt::format("throughput (TFLOP/s): {:.1f} | share of the measured GEMM peak: {:.1f} %",
                                        l.flops_per_second * 1e-12, 100 * l.flops_per_second / l.product_peak)
                          : fmt::format("throughput (GFLOP/s): {:.1f}", l.flops_per_second * 1e-9);
-  // Weft skips no iteration (one that is not finite ends the run); readers of Megatron's logs look for the words.
+  // Weft never skips an iteration (a loss that is not finite ends the run); parsers of Megatron's logs expect the field.
   using Clock = std::chrono::system_clock;
   const auto now = Clock::now();
   const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count() % 1000000;

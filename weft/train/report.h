@@ -1,4 +1,4 @@
-// What a run says before it begins and while it goes on.
+// What a run prints before it begins and while it runs.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "weft/plan/estimate.h"
 #include "weft/plan/memory.h"
+#include "weft/plan/simulate/estimate.h"
 #include "weft/train/options.h"
 
 namespace weft {
@@ -18,24 +18,24 @@ struct PlanReport {
   ParameterCount parameters;
   std::size_t nodes = 0;
   MemoryPlan memory;
-  std::int64_t stream_bytes = 0;  // what operations work in beside their tensors
+  std::int64_t stream_bytes = 0;  // workspace of operations, in addition to their tensors
   std::int64_t validation_bytes = 0;
   std::int64_t communicator_bytes = 0;
   std::int64_t library_bytes = -1;  // -1: not measured
   std::int64_t ranks = 1;
-  double flops = 0;         // of a step, of one rank
-  std::int64_t tokens = 0;  // of a step, of all ranks
-  double product_peak = 0;  // FLOP/s that a large product was measured to reach; 0: not measured
-  const Timeline* estimate = nullptr;
+  double flops = 0;         // per step and rank
+  std::int64_t tokens = 0;  // per step, of all ranks
+  double product_peak = 0;  // FLOP/s measured in large products; 0: not measured
+  const Estimate* estimate = nullptr;
 };
 std::string to_text(const PlanReport& report);
-// "step 72.5 ms, 81.4 % of the exchange hidden", of an estimate; without the exchange where there is none.
-std::string step_text(const Timeline& timeline);
+// "step 72.5 ms, 81.4 % of the exchange hidden"; without the exchange if there is none.
+std::string step_text(const Estimate& estimate);
 
-// What a page says of a run: the model, how it is spread, the switches that change the order of its step.
+// The description of a run on a timeline page: the model, its layout, the switches that change the order of a step.
 std::string about_text(const TrainOptions& options, const std::string& pattern, std::int64_t parameters);
 
-// Megatron's log line, with tokens a second and the time left.
+// Megatron's log line, with tokens per second and the time left.
 struct LogLine {
   std::int64_t iteration = 0, iterations = 0, consumed_samples = 0, global_batch = 0;
   double step_seconds = 0, flops_per_second = 0, tokens_per_second = 0;
@@ -43,7 +43,7 @@ struct LogLine {
   std::vector<std::pair<std::string, double>> router_losses;  // by name
   std::vector<double> mtp_losses;                             // by depth, from 1
   double learning_rate = 0, loss = 0, seconds_left = 0;
-  std::optional<double> gradient_norm;  // not there without clipping
+  std::optional<double> gradient_norm;  // absent without clipping
   std::int64_t not_a_number = 0;
 };
 std::string to_text(const LogLine& line);

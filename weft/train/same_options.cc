@@ -11,7 +11,7 @@ namespace weft {
 
 namespace {
 
-// Ranks may differ in where files are and in what is logged. Samples are made by all of them together.
+// Ranks may differ in where files are and in what they log. But all of them make samples together.
 bool in_common(const Flag& flag) {
   if (flag.kind == FlagKind::foreign || flag.command_line_only) return false;
   if (flag.section == "Logging" && !flag.name.starts_with("--sample")) return false;
@@ -24,7 +24,7 @@ bool is_place(const Flag& flag) {
   return flag.value_name == "FILE" || flag.value_name == "DIR" || flag.value_name == "PREFIX";
 }
 
-// Whether there is one; of a list how many, and their weights: "0.3 /data/a 0.7 /data/b" -> "0.3 ... 0.7 ...".
+// Whether there is one; for a list how many there are, and their weights: "0.3 /data/a 0.7 /data/b" -> "0.3 ... 0.7 ...".
 std::string without_places(const Flag& flag, const std::string& value) {
   if (flag.kind != FlagKind::list) return value.empty() ? "" : "...";
   std::vector<std::string> words;
@@ -68,7 +68,7 @@ std::string difference_of_options(const std::vector<std::string>& first, const s
     return fmt::format("{} is {} on rank {} and {} on rank 0: start all ranks with the same options", name_in(own[i]),
                        said(own[i]), rank, said(first[i]));
   }
-  return fmt::format("ranks {} and 0 are not the same version of weft: start the same one everywhere", rank);
+  return fmt::format("ranks {} and 0 run different versions of weft: start the same one everywhere", rank);
 }
 
 void require_same_options(World& world, const FlagTable& flags) {
@@ -80,7 +80,7 @@ void require_same_options(World& world, const FlagTable& flags) {
   group->broadcast(stream, Tensor(&bytes, DType::i64, Shape{1}), 0);
   first.resize(static_cast<std::size_t>(bytes));
   group->broadcast(stream, Tensor(first.data(), DType::u8, Shape{bytes}), 0);
-  // Everybody tells everybody what is wrong, so that all ranks end with the same error, as of any other bad option.
+  // All ranks tell each other what is wrong, so that all end with the same error, as for any other bad option.
   using Text = std::array<char, 512>;
   Text said{};
   const std::string difference = difference_of_options(split(first, '\n'), own, static_cast<int>(world.rank().value));

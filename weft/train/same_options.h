@@ -1,5 +1,5 @@
-// Ranks that are processes of their own may have been started with different options, by a mistake in a script: the plan
-// would be the same and the training wrong.
+// A mistake in a script may start the processes of a run with different options. The plan would be the same, and the
+// training wrong.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@
 
 namespace weft {
 
-// "--clip-grad 1", sorted: what must be alike on all ranks. Not where files are, logs, and what concerns one process.
+// "--clip-grad 1", sorted: what must be the same on all ranks. Paths, logs and what concerns one process are left out.
 std::vector<std::string> options_in_common(const FlagTable& flags);
-// Says how the options of `rank` differ from those of rank 0; "" where they do not.
+// How the options of `rank` differ from those of rank 0; "" if they do not.
 std::string difference_of_options(const std::vector<std::string>& first, const std::vector<std::string>& own, int rank);
 // Collective over all ranks: the same UserError on each if the options of any differ from rank 0's.
 void require_same_options(World& world, const FlagTable& flags);

@@ -37,7 +37,7 @@ std::string readable(std::string_view bytes) {
                                                              : 0;
     bool whole = size > 0 && i + size <= bytes.size();
     for (std::size_t j = 1; whole && j < size; ++j) whole = (static_cast<unsigned char>(bytes[i + j]) & 0xc0) == 0x80;
-    if (whole && size > 2) {  // longer than it need be, half of a surrogate pair, or beyond the last character
+    if (whole && size > 2) {  // overlong, half of a surrogate pair, or beyond the last character
       const auto second = static_cast<unsigned char>(bytes[i + 1]);
       whole = !(first == 0xe0 && second < 0xa0) && !(first == 0xed && second >= 0xa0) &&
               !(first == 0xf0 && second < 0x90) && !(first == 0xf4 && second >= 0x90);
@@ -61,7 +61,7 @@ std::vector<std::int32_t> encode_prompt(const Tokenizer& tokenizer, const std::s
     if (token >= vocabulary)
       throw UserError(
           "--sample '{}': its token {} is outside the model's vocabulary of {}; --tokenizer-type NullTokenizer takes "
-          "token ids",
+          "a prompt of token ids",
           prompt, token, vocabulary);
   return tokens;
 }

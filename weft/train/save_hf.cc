@@ -20,10 +20,10 @@ class GatheredParameters {
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       for (const ParameterPart& part : tensors[i].parts) places_[part.identity] = {i, &part};
     }
-    const RankOptions& ranks = session.options().ranks;
-    if (ranks.expert_ranks > 1) {
-      experts_here_ = static_cast<int>(session.options().config.experts.experts / ranks.expert_ranks);
-      expert_rank_ = static_cast<int>(ranks.rank() % ranks.expert_ranks);
+    const Layout& layout = session.options().layout;
+    if (layout.divides(layout.expert_ranks())) {
+      experts_here_ = static_cast<int>(layout.experts_here(session.options().config.experts.experts).count);
+      expert_rank_ = layout.position_in(layout.expert_ranks());
     }
   }
 
@@ -104,7 +104,7 @@ void HuggingFaceSaver::save(Session& session) const {
                        }});
   }
   ShardOptions shards;
-  if (session.options().ranks.rank() != 0) {
+  if (session.options().layout.rank().value != 0) {
     shards.discard = true;
     write_shards({}, std::move(tensors), shards);
     return;

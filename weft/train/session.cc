@@ -10,28 +10,13 @@
 #include "weft/base/error.h"
 #include "weft/comm/host_stream.h"
 #include "weft/device/operations/optimizer.h"
-#include "weft/execute/parallel_executor.h"
-#include "weft/execute/stream_executor.h"
-#include "weft/plan/check_ranks.h"
+#include "weft/plan/check/check_ranks.h"
 #include "weft/train/memory_check.h"
 #include "weft/train/token_check.h"
 
 namespace weft {
 
 namespace {
-
-ModuleOptions module_options(const SessionOptions& o, std::int64_t batch, std::int64_t length) {
-  ModuleOptions options;
-  options.precision = o.precision;
-  options.batch = batch;
-  options.length = length;
-  options.logits_slice_bytes = o.logits_slice_bytes;
-  options.expert_ranks = o.ranks.expert_ranks;
-  options.expert_rank = o.ranks.rank() % o.ranks.expert_ranks;
-  options.data_shards = o.ranks.ranks();
-  options.repeatable_attention = o.repeatable_attention;
-  return options;
-}
 
 std::int64_t resident_bytes() {
   std::ifstream statm("/proc/self/statm");
@@ -42,58 +27,46 @@ std::int64_t resident_bytes() {
 
 }  // namespace
 
-ModuleOptions module_options(const SessionOptions& options) {
-  return module_options(options, options.batch, options.length);
+StepOptions training_step(const SessionOptions& o) {
+  StepOptions step;
+  step.config = o.config;
+  step.adam = o.adam;
+  step.plan = o.plan;
+  step.plan.overlap_updates &= o.updates();
+  step.module.precision = o.precision;
+  step.module.layout = o.layout;
+  step.module.batch = o.batch;
+  step.module.length = o.length;
+  step.module.logits_slice_bytes = o.logits_slice_bytes;
+  step.module.repeatable_attention = o.repeatable_attention;
+  return step;
 }
 
-PlanOptions plan_options(const SessionOptions& options) {
-  PlanOptions plan;
-  plan.kind = options.updates ? PlanKind::train : PlanKind::gradients;
-  plan.micro_batches = options.micro_batches;
-  plan.weave = options.ranks.weave;
-  plan.delay_weight_gradients = options.ranks.delay_weight_gradients;
-  plan.early_attention_backward = options.ranks.early_attention_backward;
-  plan.overlap_updates = options.ranks.overlap_updates && options.updates;
-  plan.block = options.block;
-  return plan;
-}
-
-Module evaluation_module(const SessionOptions& options, const EvaluationShape& shape) {
-  ModuleOptions of = module_options(options, shape.batch, shape.length);
-  of.keep_logits = shape.keep_logits;
-  ModelConfig config = options.config;
-  if (shape.keep_logits) config.experts.balance.capacity_factor = 0;
-  Module module = build_module(config, of);
-  add_loss_reduction(module, options.ranks.gradients());
-  return module;
-}
-
-Plan evaluation_plan(const Module& module) {
-  PlanOptions evaluate;
-  evaluate.kind = PlanKind::evaluate;
-  return build_plan(module, evaluate);
-}
-
-Grid grid_of(const GradientLayout& g) {
-  const auto size = [](std::int64_t n) { return static_cast<int>(n); };
-  return Grid({{"tp", 1}, {"cp", 1}, {"dp", size(g.data_shards)}, {"pp", 1}},
-              {{"etp", 1}, {"ep", size(g.expert_ranks)}, {"edp", size(g.expert_shards)}, {"pp", 1}});
+StepOptions evaluation_step(const SessionOptions& options, const EvaluationShape& shape) {
+  StepOptions step = training_step(options);
+  step.module.batch = shape.batch;
+  step.module.length = shape.length;
+  step.module.keep_logits = shape.keep_logits;
+  step.plan = {};
+  step.plan.kind = PlanKind::evaluate;
+  step.plan.host_counts = options.plan.host_counts;
+  return step;
 }
 
 Session::Session(Device& device, const SessionOptions& options)
-    : device_(device),
-      options_(options),
-      stream_(device.make_stream(options.threads)),
-      module_(build_module(options.config, module_options(options))) {
+    : device_(device), options_(options), stream_(device.make_stream(options.threads)) {
   const RankOptions& ranks = options.ranks;
   if (!device.computes_in(options.precision.compute))
-    throw UserError("{} does not compute in {}: leave --fp64 away, or use --device cpu", device.name(),
+    throw UserError("{} does not compute in {}: drop --fp64, or use --device cpu", device.name(),
                     name_of(options.precision.compute));
-  add_updates(module_, options.precision, options.adam, ranks.gradients());
-  if (!options.updates) module_.states.clear();
-  Plan plan = build_plan(module_, plan_options(options));
-  require_target(options.fault, plan, ranks.ranks());
-  need_ = count_memory(device, options, module_, plan, plan_memory(plan));
+  WEFT_CHECK(ranks.world ? ranks.world->size() == options.layout.ranks() && ranks.world->rank() == options.layout.rank()
+                         : options.layout.ranks() == 1,
+             "a layout of {} ranks for another world", options.layout.ranks());
+  StepPlan step = plan_step(training_step(options));
+  Plan plan = std::move(step.plan);
+  require_target(options.fault, plan, options.layout.ranks());
+  need_ = count_memory(device, options, step.module, plan, step.memory);
+  module_ = std::move(step.module);
   if (ranks.world) need_.communicators = make_groups(plan);
   require_memory(device, options, need_);
   wait_for_all_ranks("memory");  // nobody takes memory before all have seen what is free
@@ -102,13 +75,9 @@ Session::Session(Device& device, const SessionOptions& options)
   train_ = prepare(module_, std::move(plan), need_.plan);
   train_->set_results(step_results());
   forget_updates();
-  if (options.fault.rank == ranks.rank()) train_->inject(options.fault, ranks.world);
+  if (options.fault.rank == options.layout.rank().value) train_->inject(options.fault, ranks.world);
   if (ranks.parallel) {
-    // One thread queues a whole step, or records it as a graph, where nothing waits on the host.
-    if (device.asynchronous() && train_->plan().collectives.empty())
-      executor_ = std::make_unique<StreamExecutor>(*train_, device, *stream_, ranks.graph, need_.streams);
-    else
-      executor_ = std::make_unique<ParallelExecutor>(*train_, device, *stream_);
+    executor_ = make_executor(*train_, device, *stream_, ranks.executor, need_.streams);
     if (ranks.world) ranks.world->set_status([this] { return executor_->status(); });
   }
 }
@@ -120,10 +89,7 @@ Session::~Session() {
 // Returns what it took of a GPU, a rank's share where ranks have one together.
 std::int64_t Session::make_groups(const Plan& plan) {
   const RankOptions& ranks = options_.ranks;
-  const Grid grid = grid_of(ranks.gradients());
-  RankGroups::Members members;
-  for (const char* axis : {"dp", "ep", "edp"}) members[axis] = grid.group_of(ranks.world->rank(), {axis});
-  groups_ = std::make_unique<RankGroups>(*ranks.world, device_, std::move(members));
+  groups_ = std::make_unique<RankGroups>(*ranks.world, device_, options_.layout);
   const std::size_t before = device_.free_bytes();
   wait_for_all_ranks("before groups");
   groups_->add(plan);
@@ -140,7 +106,6 @@ void Session::wait_for_all_ranks(const std::string& what) {
 }
 
 std::unique_ptr<PreparedPlan> Session::prepare(const Module& module, Plan plan, const MemoryPlan& memory) {
-  plan.pattern = options_.config.pattern;
   if (groups_) groups_->add(plan);
   auto prepared =
       std::make_unique<PreparedPlan>(module, std::move(plan), memory, device_, *storage_, *stream_, groups_.get());
@@ -148,18 +113,16 @@ std::unique_ptr<PreparedPlan> Session::prepare(const Module& module, Plan plan, 
   return prepared;
 }
 
-// All ranks run one plan: each compares its digest with the others', and the first checks that plan for all.
+// Ranks of one class run one plan: each compares its digest with the others', and the first checks that plan for all.
 void Session::check_all_ranks(const PreparedPlan& prepared) {
-  const RankOptions& ranks = options_.ranks;
-  const std::vector<std::string>& groups = prepared.plan().groups;
-  if (std::find(groups.begin(), groups.end(), "dp") != groups.end()) {
+  if (!prepared.plan().collectives.empty()) {
     const auto own = static_cast<std::int64_t>(digest_of(prepared.plan()));
     const std::vector<std::int64_t> all = gather_from_all_ranks(std::span(&own, 1));
     for (std::size_t r = 1; r < all.size(); ++r)
       if (all[r] != all[0]) throw BugError(fmt::format("ranks 0 and {} have different plans", r));
   }
-  if (ranks.rank() == 0)
-    require_valid(same_on_all_ranks(grid_of(ranks.gradients()), prepared.plan(), prepared.memory()));
+  if (options_.layout.rank().value == 0)
+    require_valid(same_on_all_ranks(options_.layout, prepared.plan(), prepared.memory()));
 }
 
 void Session::run_training_plan() {
@@ -183,7 +146,7 @@ void Session::run_training_plan() {
 // Numbers that say "not finite": the next step's carried updates do nothing.
 void Session::forget_updates() {
   updates_left_ = false;
-  if (!plan_options(options_).overlap_updates) return;
+  if (!training_step(options_).plan.overlap_updates) return;
   train_->write(*stream_, module_.update_values, std::vector<double>(StepValues::count));
   if (executor_) executor_->nothing_carried();
 }
@@ -238,7 +201,7 @@ void Session::each_gradient(const ParameterSink& sink) {
 
 void Session::feed(const PreparedPlan& plan, const Module& module, std::span<const MicroBatch> batches,
                    double learning_rate, double decay) {
-  const auto micro_batches = static_cast<double>(batches.size()), ranks = static_cast<double>(options_.ranks.ranks());
+  const auto micro_batches = static_cast<double>(batches.size()), ranks = static_cast<double>(data_ranks());
   std::int64_t counted = -1;  // every micro-batch counts the same; within it every counted token does
   for (std::size_t i = 0; i < batches.size(); ++i) {
     const MicroBatch& batch = batches[i];
@@ -280,7 +243,7 @@ void Session::write_step_values(std::span<double> values, double learning_rate, 
   values[StepValues::correction2] = 1 - std::pow(options_.adam.beta2, t);
   values[StepValues::loss_scale] = loss_scale;
   values[StepValues::router_loss_scale] =
-      1.0 / (static_cast<double>(options_.micro_batches) * static_cast<double>(options_.ranks.ranks()));
+      1.0 / (static_cast<double>(options_.plan.micro_batches) * static_cast<double>(data_ranks()));
 }
 
 std::vector<ValueId> Session::step_results() const {
@@ -288,13 +251,13 @@ std::vector<ValueId> Session::step_results() const {
   results.insert(results.end(), module_.mtp_losses.begin(), module_.mtp_losses.end());
   for (ValueId value : {module_.router_losses, module_.indexer_loss})
     if (value.valid()) results.push_back(value);
-  if (options_.updates) results.push_back(module_.update_values);
+  if (options_.updates()) results.push_back(module_.update_values);
   return results;
 }
 
 StepResult Session::step(std::span<const MicroBatch> batches, double learning_rate, double decay) {
-  WEFT_CHECK(std::ssize(batches) == options_.micro_batches, "{} batches for {} micro-batches", batches.size(),
-             options_.micro_batches);
+  WEFT_CHECK(std::ssize(batches) == options_.plan.micro_batches, "{} batches for {} micro-batches", batches.size(),
+             options_.plan.micro_batches);
   feed(*train_, module_, batches, learning_rate, decay);
   run_training_plan();
   StepResult result;
@@ -305,8 +268,8 @@ StepResult Session::step(std::span<const MicroBatch> batches, double learning_ra
     for (double& loss : result.router_losses) loss /= module_.router_layers;
   }
   if (module_.indexer_loss.valid()) result.indexer_loss = train_->result(module_.indexer_loss)[0];
-  if (!options_.updates) return result;
-  updates_left_ = options_.ranks.overlap_updates;
+  if (!options_.updates()) return result;
+  updates_left_ = options_.plan.overlap_updates;
   const std::vector<double> values = train_->result(module_.update_values);
   if (options_.adam.clip > 0) result.gradient_norm = values[StepValues::gradient_norm];
   result.finite = values[StepValues::finite] != 0;
@@ -315,7 +278,7 @@ StepResult Session::step(std::span<const MicroBatch> batches, double learning_ra
 }
 
 StepResult Session::gradients(std::span<const MicroBatch> batches) {
-  WEFT_CHECK(!options_.updates, "this session trains");
+  WEFT_CHECK(!options_.updates(), "this session trains");
   StepResult result = step(batches, 0, 0);
   double squares = 0;
   each_gradient([&](const ParameterPart&, std::span<const double> values) {
@@ -329,10 +292,9 @@ Session::Evaluation& Session::evaluation(const EvaluationShape& shape) {
   for (auto& [known, made] : evaluations_)
     if (known == shape) return *made;
   auto made = std::make_unique<Evaluation>();
-  made->module = evaluation_module(options_, shape);
-  Plan plan = evaluation_plan(made->module);
-  const MemoryPlan memory = plan_memory(plan);
-  made->plan = prepare(made->module, std::move(plan), memory);
+  StepPlan step = plan_step(evaluation_step(options_, shape));
+  made->module = std::move(step.module);
+  made->plan = prepare(made->module, std::move(step.plan), step.memory);
   evaluations_.emplace_back(shape, std::move(made));
   return *evaluations_.back().second;
 }
@@ -403,19 +365,19 @@ std::int64_t Session::measure_library_bytes() {
 }
 
 std::vector<std::int64_t> Session::gather_from_expert_ranks(std::span<const std::int64_t> words) {
-  return gather(groups_->get("ep", Lane::exchange), words);
+  return gather(groups_->get(options_.layout.expert_ranks(), Lane::exchange), words);
 }
 
 std::vector<std::int64_t> Session::gather_from_all_ranks(std::span<const std::int64_t> words) {
-  if (options_.ranks.ranks() == 1) return {words.begin(), words.end()};
-  return gather(groups_->get("dp", Lane::reduce), words);
+  if (options_.layout.ranks() == 1) return {words.begin(), words.end()};
+  return gather(groups_->get(options_.layout.data_ranks(), Lane::reduce), words);
 }
 
 void Session::broadcast_to_expert_ranks(int from, std::span<double> values) {
   const Tensor all(exchange_memory(values.size_bytes()), DType::f64, {std::ssize(values)});
   run_to_the_end(*stream_, [&] {
     device_.copy_in(*stream_, all.data, values.data(), values.size_bytes());
-    groups_->get("ep", Lane::exchange).broadcast(*stream_, all, from);
+    groups_->get(options_.layout.expert_ranks(), Lane::exchange).broadcast(*stream_, all, from);
     device_.copy_out(*stream_, values.data(), all.data, values.size_bytes());
   });
   options_.ranks.world->throw_if_ended();  // a stream also runs empty when another rank has failed

@@ -12,60 +12,46 @@
 #include "weft/device/device.h"
 #include "weft/execute/executor.h"
 #include "weft/execute/prepared_plan.h"
+#include "weft/execute/step_plan.h"
 #include "weft/execute/stream_memory.h"
-#include "weft/grid/grid.h"
-#include "weft/model/builder.h"
-#include "weft/optim/adamw.h"
-#include "weft/plan/build.h"
+#include "weft/grid/layout.h"
 
 namespace weft {
 
-// The ranks of a run, as one of them sees them.
+// How a rank runs its plan.
 struct RankOptions {
   World* world = nullptr;  // null: one rank
-  std::int64_t expert_ranks = 1;
-  bool weave = false, delay_weight_gradients = false, early_attention_backward = false;
-  bool overlap_updates = false;
-  bool parallel = false;  // lanes as threads, or as streams where a device queues its work
-  bool graph = true;      // such a device replays steps as one graph where it can
-  int on_device = 1;      // ranks that share this rank's device
-
-  std::int64_t rank() const { return world ? world->rank().value : 0; }
-  std::int64_t ranks() const { return world ? world->size() : 1; }
-  GradientLayout gradients() const { return {ranks(), expert_ranks, ranks() / expert_ranks}; }
+  bool parallel = false;   // lanes as threads, or as streams where a device queues its work
+  ExecutorOptions executor;
+  int on_device = 1;  // ranks that share this rank's device
 };
-
-// The ranks of a run: dp, and over the same ranks ep x edp, ep fastest.
-Grid grid_of(const GradientLayout& layout);
 
 struct SessionOptions {
   ModelConfig config;
   Precision precision;
+  Layout layout;                       // of all ranks, seen from this one
   std::int64_t batch = 1, length = 1;  // of one micro-batch
-  int micro_batches = 1;
-  int block = 1;  // of PlanOptions
+  PlanOptions plan;                    // of the training plan; kind `gradients`: no updates (probe)
   AdamOptions adam;
   int threads = 1;
   std::int64_t logits_slice_bytes = 128 << 20;
-  bool updates = true;  // false: gradients only (probe)
   bool repeatable_attention = true;
   bool validates = false, samples = false;  // memory for evaluate() and for logits() is counted, too
   RankOptions ranks;
   InjectedFault fault;  // of the training plan, on one rank
+
+  bool updates() const { return plan.kind == PlanKind::train; }
 };
 
-ModuleOptions module_options(const SessionOptions& options);  // of the training shape
-PlanOptions plan_options(const SessionOptions& options);
+StepOptions training_step(const SessionOptions& options);
 
-// A plan that trains nothing. keep_logits: it says the logits; no expert drops a token then, so that what one token gets
-// does not depend on those behind it.
+// A plan that trains nothing. keep_logits: it writes the logits.
 struct EvaluationShape {
   std::int64_t batch = 1, length = 1;
   bool keep_logits = false;
   bool operator==(const EvaluationShape&) const = default;
 };
-Module evaluation_module(const SessionOptions& options, const EvaluationShape& shape);
-Plan evaluation_plan(const Module& module);
+StepOptions evaluation_step(const SessionOptions& options, const EvaluationShape& shape);
 
 // What a run takes of a device's memory, in bytes.
 struct MemoryNeed {
@@ -155,6 +141,7 @@ class Session {
   // Writes all that a step of the plan reads from the host.
   void feed(const PreparedPlan& plan, const Module& module, std::span<const MicroBatch> batches, double learning_rate,
             double decay);
+  std::int64_t data_ranks() const { return options_.layout.size_of(options_.layout.data_ranks()); }
   double mtp_factor(const Module& module) const;  // of one depth's mean loss in the sum that is trained
   std::vector<double> read_mtp_losses(const PreparedPlan& plan, const Module& module);
   void write_step_values(std::span<double> values, double learning_rate, double decay, double loss_scale) const;

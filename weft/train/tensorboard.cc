@@ -31,7 +31,7 @@ std::string raw(T value) {
   return {bytes, sizeof(T)};
 }
 
-// A checksum is masked so that checksums of data that hold checksums stay good.
+// Masked, because checksums of data that contains checksums are weak.
 std::string masked_crc(std::string_view bytes) {
   const std::uint32_t crc = crc32c(bytes);
   return raw(((crc >> 15) | (crc << 17)) + 0xa282ead8u);
@@ -75,8 +75,7 @@ std::string tensorboard_version_record(double wall_time) {
 
 std::string tensorboard_scalar_record(double wall_time, std::int64_t step, std::string_view tag, float value) {
   std::string event = wall_time_field(wall_time);
-  if (step != 0)
-    event += key(2, varint) + as_varint(static_cast<std::uint64_t>(step));  // 0 is what a missing field means
+  if (step != 0) event += key(2, varint) + as_varint(static_cast<std::uint64_t>(step));  // a missing field means 0
   const std::string point = as_bytes(1, tag) + key(2, fixed32) + raw(value);
   return framed(event + as_bytes(5, as_bytes(1, point)));
 }
@@ -87,7 +86,7 @@ TensorboardWriter::TensorboardWriter(const std::filesystem::path& folder) {
   char host[256] = "localhost";
   ::gethostname(host, sizeof host - 1);
   const double wall_time = now();
-  // "x": fails where the file exists already, so two writers of one process in one second get two files.
+  // "x" fails if the file exists, so two writers of one process in the same second get two files.
   for (int unique = 0; file_ == nullptr && unique < 1000; ++unique) {
     path_ = folder / fmt::format("events.out.tfevents.{:010}.{}.{}.{}", static_cast<std::int64_t>(wall_time), host,
                                  ::getpid(), unique);

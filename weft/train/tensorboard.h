@@ -13,20 +13,19 @@ namespace weft {
 // CRC-32C (Castagnoli), as event files use it.
 std::uint32_t crc32c(std::string_view bytes);
 
-// Whole records with their frame: u64 length, masked crc of it, data, masked crc of them. wall_time: seconds since
-// 1970.
+// Whole records with their frame: u64 length, its masked crc, data, their masked crc. wall_time: seconds since 1970.
 std::string tensorboard_version_record(double wall_time);
 std::string tensorboard_scalar_record(double wall_time, std::int64_t step, std::string_view tag, float value);
 
 class TensorboardWriter {
  public:
-  // Makes the folder where needed and a new event file in it, whose name no other writer has. UserError when it cannot.
+  // Makes the folder if needed and a new event file in it, with a unique name. UserError when it cannot.
   explicit TensorboardWriter(const std::filesystem::path& folder);
   ~TensorboardWriter();
   TensorboardWriter(const TensorboardWriter&) = delete;
   TensorboardWriter& operator=(const TensorboardWriter&) = delete;
 
-  // One point of the curve `tag`; flushed. RunError when the disk does not take it.
+  // Adds one point to the curve `tag` and flushes it. RunError when it cannot be written.
   void scalar(std::string_view tag, std::int64_t step, double value);
 
   const std::filesystem::path& file() const { return path_; }

@@ -12,13 +12,13 @@ std::int64_t copy_checked(const MicroBatch& batch, std::int64_t vocabulary, std:
   const std::size_t size = tokens.size();
   WEFT_CHECK(batch.tokens.size() == size && batch.labels.size() == size && labels.size() == size,
              "{} tokens and {} labels for a step of {}", batch.tokens.size(), batch.labels.size(), size);
-  // The sign bit of x | (last - x) is set where x is negative or above last. One loop without an exit (most often no cache
-  // has any of it, and two lists come sooner side by side); what it finds suspicious (labels of about -2^31 are) is looked
-  // at one by one.
+  // The sign bit of x | (last - x) is set where x is negative or above last. One loop without an exit: most often no cache
+  // holds any of it, and two lists load faster together. Only if it finds something suspicious (labels near -2^31 are) are
+  // the tokens checked one by one.
   const auto last =
       static_cast<std::uint32_t>(std::min<std::int64_t>(vocabulary - 1, std::numeric_limits<std::int32_t>::max()));
   std::uint32_t bits = 0;
-  std::int32_t counted = 0;  // of 32 bits, as the labels are
+  std::int32_t counted = 0;  // 32 bits, like the labels
   for (std::size_t i = 0; i < size; ++i) {
     const std::int32_t token = batch.tokens[i], label = batch.labels[i];
     bits |= static_cast<std::uint32_t>(token) | (last - static_cast<std::uint32_t>(token)) |
@@ -30,7 +30,7 @@ std::int64_t copy_checked(const MicroBatch& batch, std::int64_t vocabulary, std:
   if (bits >> 31 == 0) return counted;
   const auto require = [&](bool inside, const char* what, std::int32_t token) {
     if (!inside)
-      throw UserError("{} {} is outside the vocabulary of {}; is the data made with another tokenizer? (--vocab-size)",
+      throw UserError("{} {} is outside the vocabulary of {}; was the data made with another tokenizer? (--vocab-size)",
                       what, token, vocabulary);
   };
   for (std::int32_t token : batch.tokens) require(token >= 0 && token < vocabulary, "token", token);

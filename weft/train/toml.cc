@@ -15,7 +15,7 @@ namespace {
 
 using Form = FlagValue::Form;
 
-// Lines of a file, to point into. Positions of the parser count from 1, in characters.
+// The lines of a file, to point into. The parser's positions count characters from 1.
 class Source {
  public:
   Source(std::string_view text, std::string file) : lines_(split(text, '\n')), file_(std::move(file)) {
@@ -58,7 +58,8 @@ FlagValue scalar(const Source& source, const std::string& key, const toml::node&
   if (const auto* value = node.as_integer()) return {Form::integer, {fmt::format("{}", value->get())}};
   if (const auto* value = node.as_floating_point()) return {Form::real, {fmt::format("{}", value->get())}};
   if (const auto* value = node.as_string()) return {Form::text, {value->get()}};
-  source.fail(node.source().begin, fmt::format("{}: a value is a text, a number, true, false or a list of these", key));
+  source.fail(node.source().begin,
+              fmt::format("{}: a value must be a text, a number, true, false or a list of these", key));
 }
 
 void collect(const Source& source, const toml::table& table, std::vector<FlagAssignment>& found) {
@@ -80,7 +81,7 @@ void collect(const Source& source, const toml::table& table, std::vector<FlagAss
   }
 }
 
-// Tables are maps; errors should come in the order of the file.
+// Tables are sorted by key; errors should come in the order of the file.
 int line_of(const FlagAssignment& assignment) {
   const std::string& where = assignment.origin.where;
   return std::stoi(where.substr(where.rfind(':') + 1));

@@ -11,8 +11,8 @@
 #include "weft/checkpoint/hugging_face.h"
 #include "weft/comm/neighbours.h"
 #include "weft/execute/product_peak.h"
-#include "weft/plan/perfetto.h"
-#include "weft/plan/timeline_page.h"
+#include "weft/plan/draw/perfetto.h"
+#include "weft/plan/draw/timeline_page.h"
 #include "weft/train/data_source.h"
 #include "weft/train/digest.h"
 #include "weft/train/metrics_writer.h"
@@ -69,7 +69,7 @@ class Loop {
   std::FILE* out_;
   World* world_;
   const std::int64_t rank_, ranks_;
-  std::function<Pricer(const Module&)> pricer_;
+  Pricer pricer_;
   ModelConfig config_;
   RunData data_;
   std::unique_ptr<Session> session_;
@@ -119,7 +119,7 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
     saver_ = std::make_unique<HuggingFaceSaver>(options.model.hf, options.checkpoint.save_hf);
 
   Plan priced = session_->plan().plan();
-  price(priced, session_->module(), environment.pricer(session_->module()));
+  price(priced, session_->module(), environment.pricer);
   flops_ = total_flops(priced);
   PlanReport report;
   report.pattern = config_.pattern;
@@ -137,8 +137,8 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
   report.product_peak = product_peak_;
   flops_ *= static_cast<double>(ranks_);
   report.tokens = options.batch.global_batch_size * options.batch.seq_length;
-  const std::string manner = session_->executor() ? session_->executor()->manner() : "";
-  say(fmt::format("training on {}{}{}", environment.device.name(), manner.empty() ? "" : "; ", manner));
+  const std::string launch = session_->executor() ? session_->executor()->launch_text() : "";
+  say(fmt::format("training on {}{}{}", environment.device.name(), launch.empty() ? "" : "; ", launch));
   if (environment.device.asynchronous() && !session.repeatable_attention)
     say("warning: --attention-backward fastest: two runs of this differ in their last bits, and so will what follows");
   say(to_text(report));
@@ -153,9 +153,9 @@ std::vector<MicroBatch> Loop::next_batches() {
   // samples in a step does not depend on the number of ranks.
   const std::int64_t batch = options_.batch.micro_batch_size;
   std::vector<MicroBatch> batches;
-  for (int m = 0; m < session_->options().micro_batches; ++m)
-    batches.push_back(
-        data_.splits.train->sample_batch(consumed_ + (m * ranks_ + rank_) * batch, static_cast<int>(batch)));
+  for (int m = 0; m < session_->options().plan.micro_batches; ++m)
+    batches.push_back(data_.splits.train->sample_batch(consumed_ + session_->options().layout.shard_of(m) * batch,
+                                                       static_cast<int>(batch)));
   consumed_ += options_.batch.global_batch_size;
   return batches;
 }
@@ -304,8 +304,9 @@ void Loop::validate(std::int64_t iteration) {
     double sum = 0;
     std::int64_t count = 0;
     for (std::int64_t i = 0; i < options_.data.eval_iters && (i + 1) * all <= valid->samples(); ++i)
-      for (int m = 0; m < session_->options().micro_batches; ++m, ++count)
-        sum += session_->evaluate(valid->sample_batch(i * all + (m * ranks_ + rank_) * batch, static_cast<int>(batch)));
+      for (int m = 0; m < session_->options().plan.micro_batches; ++m, ++count)
+        sum += session_->evaluate(
+            valid->sample_batch(i * all + session_->options().layout.shard_of(m) * batch, static_cast<int>(batch)));
     if (count > 0) {
       const double loss = sum / static_cast<double>(count);
       say(fmt::format(
@@ -343,8 +344,9 @@ void Loop::finish() {
         say(fmt::format("exchange {} a rank in the last step, {:.1f} % of it hidden behind computation",
                         human_seconds(sum.communication / static_cast<double>(ranks_)), 100 * sum.share_hidden()));
       Plan priced = session_->plan().plan();
-      price(priced, session_->module(), pricer_(session_->module()));
-      Timeline planned = estimate_timeline(priced, session_->plan().memory(), static_cast<int>(ranks_), {});
+      price(priced, session_->module(), pricer_);
+      Timeline planned =
+          estimate_timeline(same_on_all_ranks(session_->module().layout, priced, session_->plan().memory()), {});
       planned.title = actual.title;
       planned.about = actual.about = about_text(options_, config_.pattern, parameters_);
       actual.times = "measured on " + session_->device().name();
@@ -390,23 +392,35 @@ void load_parameters(Session& session, const TrainOptions& o) {
       [&](const ParameterPart& part, double* values) { weights.read(part.identity, part.shape, DType::f64, values); });
 }
 
+std::optional<int> update_processors() {
+  const char* text = std::getenv("WEFT_UPDATE_PROCESSORS");
+  if (text == nullptr) return {};
+  std::int64_t wanted = 0;
+  if (!parse_int(text, wanted) || wanted < 0 || wanted > INT32_MAX)
+    throw UserError("WEFT_UPDATE_PROCESSORS={} is not a number of processors: give 0 for no division, or unset it",
+                    text);
+  return static_cast<int>(wanted);
+}
+
 SessionOptions session_options(const TrainOptions& o, const ModelConfig& config, World* world) {
   SessionOptions s;
   s.ranks.world = world;
-  s.ranks.expert_ranks = o.layout.expert_model_parallel_size;
-  s.ranks.weave = o.execution.overlap_moe_expert_parallel_comm;
-  s.ranks.early_attention_backward = o.execution.ep_overlap_early_attn_memory_release;
-  s.ranks.delay_weight_gradients = o.execution.delay_wgrad_compute;
-  s.ranks.overlap_updates = o.execution.overlap_optimizer;
+  s.layout = Layout::of_data_and_experts(world ? world->size() : o.layout.ranks, o.layout.expert_model_parallel_size,
+                                         world ? world->rank() : RankId(0));
+  s.plan.weave = o.execution.overlap_moe_expert_parallel_comm;
+  s.plan.early_attention_backward = o.execution.ep_overlap_early_attn_memory_release;
+  s.plan.delay_weight_gradients = o.execution.delay_wgrad_compute;
+  s.plan.overlap_updates = o.execution.overlap_optimizer;
   s.ranks.parallel = o.execution.executor == ExecutorKind::parallel;
-  s.ranks.graph = o.execution.cuda_graph == GraphKind::full;
+  s.ranks.executor.graph = o.execution.cuda_graph == GraphKind::full;
+  s.ranks.executor.update_processors = update_processors();
   s.repeatable_attention = o.execution.attention_backward == AttentionBackwardKind::deterministic;
   s.config = config;
   s.precision = precision_of(o);
   s.batch = o.batch.micro_batch_size;
   s.length = o.batch.seq_length;
-  s.micro_batches = static_cast<int>(micro_batches(o));
-  s.block = static_cast<int>(o.execution.block);
+  s.plan.micro_batches = static_cast<int>(micro_batches(o));
+  s.plan.block = static_cast<int>(o.execution.block);
   if (!o.execution.inject_fault.empty()) s.fault = parse_fault(o.execution.inject_fault);
   s.adam = {o.optimizer.adam_beta1, o.optimizer.adam_beta2, o.optimizer.adam_eps, o.optimizer.clip_grad,
             o.optimizer.decay_all};

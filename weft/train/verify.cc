@@ -36,12 +36,12 @@ void run_recorded(const TrainOptions& o, const TrainEnvironment& environment, Ru
   load_parameters(session, o);
   const LearningRateSpec rates = learning_rate_spec(o);
   const WeightDecaySpec decays = weight_decay_spec(o);
-  const std::int64_t rank = session.options().ranks.rank(), ranks = session.options().ranks.ranks();
+  const Layout& layout = session.options().layout;
   std::int64_t consumed = 0;
   for (int step = 0; step < static_cast<int>(record.steps().size()); ++step) {
     std::vector<MicroBatch> batches;
-    for (int m = 0; m < session.options().micro_batches; ++m)
-      batches.push_back(data.splits.train->sample_batch(consumed + (m * ranks + rank) * o.batch.micro_batch_size,
+    for (int m = 0; m < session.options().plan.micro_batches; ++m)
+      batches.push_back(data.splits.train->sample_batch(consumed + layout.shard_of(m) * o.batch.micro_batch_size,
                                                         static_cast<int>(o.batch.micro_batch_size)));
     // The schedule may begin at zero; a step that moves nothing proves little.
     const double rate = std::max(learning_rate(rates, consumed), 0.1 * rates.lr);

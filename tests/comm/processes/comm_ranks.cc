@@ -1,6 +1,6 @@
-// comm_ranks MODE [RANKS]: what mpi_test.cc does under mpirun and tcp_test.cc with ranks it starts itself, or on so many
-// local ranks. Prints a line a rank and exits with 0, 1 (failed while running) or 2 (wrong request). WEFT_TEST_TIMEOUT:
-// seconds to connect by TCP.
+// comm_ranks MODE [RANKS]: the work of the ranks that mpi_test.cc starts under mpirun and tcp_test.cc by itself, or of
+// RANKS local ranks. Prints a line per rank and exits with 0, 1 (a rank failed) or 2 (bad arguments).
+// WEFT_TEST_TIMEOUT: seconds to connect by TCP.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -59,7 +59,7 @@ class Mode {
     say(world_, fmt::format("lanes {:016x} {:016x} {:016x} {:016x}", hashes[0], hashes[1], hashes[2], hashes[3]));
   }
 
-  void large() {  // rendezvous messages, far beyond what MPI buffers
+  void large() {  // far larger than what MPI buffers
     const auto group = everyone("large");
     const std::int64_t count = 3'000'001;
     std::vector<float> values(static_cast<std::size_t>(count), 0.5f + static_cast<float>(rank_));
@@ -71,7 +71,7 @@ class Mode {
     say(world_, "large");
   }
 
-  void idle() {  // a wait for a late rank leaves the processor alone
+  void idle() {  // waiting for a late rank uses little CPU time
     const auto group = everyone("idle");
     group->barrier(stream_);
     if (rank_ == 1) sleep_seconds(1.5);
@@ -110,7 +110,7 @@ class Mode {
     world_.set_timeout(0.7);
     world_.set_status([this] { return fmt::format("micro-batch {}, layer 2", rank_); });
     group->barrier(stream_);
-    for (int i = 0; rank_ == 2 && i < 3000; ++i) {  // it computes, and looks now and then whether the run has ended
+    for (int i = 0; rank_ == 2 && i < 3000; ++i) {  // it computes, and sometimes checks whether the run has ended
       sleep_seconds(0.01);
       world_.throw_if_ended();
     }
@@ -118,7 +118,7 @@ class Mode {
     group->all_reduce(stream_, data, data, Reduction::sum);
   }
 
-  void late() {  // rank 0 has something to do of its own, for longer than any wait
+  void late() {  // rank 0 has work of its own that takes longer than the timeout
     const auto group = everyone("dp");
     world_.set_timeout(0.3);
     group->barrier(stream_);
@@ -133,7 +133,7 @@ class Mode {
     if (rank_ == 1) ::kill(getpid(), SIGKILL);
     group->barrier(stream_);
   }
-  void kill_sending() {  // in the middle of a message, on all sides
+  void kill_sending() {  // in the middle of messages between all ranks
     const auto group = everyone("dp");
     group->barrier(stream_);
     const HostTensor data(DType::f32, 4'000'000);
@@ -175,7 +175,7 @@ class Mode {
     say(world_, "ahead");
   }
 
-  void stop() {  // until SIGTERM comes from outside
+  void stop() {  // rank 1 gets SIGTERM
     const auto group = everyone("dp");
     world_.set_status([this] { return fmt::format("micro-batch {}, layer 4", rank_); });
     group->barrier(stream_);

@@ -30,14 +30,14 @@ class LocalWorld : public World {
   void abort(const std::string& message) override { state_->fail(rank_, message); }
   void throw_if_ended() const override { state_->throw_if_ended(); }
   void set_timeout(double seconds) override {
-    WEFT_CHECK(seconds > 0, "a timeout of {} seconds", seconds);
+    WEFT_CHECK(seconds > 0, "the timeout must be positive, not {} seconds", seconds);
     state_->set_timeout(rank_, seconds);
   }
   double timeout() const override { return state_->timeout(rank_); }
   void set_status(std::function<std::string()> status) override {
-    state_->standing(rank_).set_status(std::move(status));
+    state_->activity(rank_).set_status(std::move(status));
   }
-  std::vector<std::string> standings() override { return state_->standings(); }
+  std::vector<std::string> activities() override { return state_->activities(); }
 
  private:
   std::shared_ptr<LocalState> state_;
@@ -48,8 +48,8 @@ class LocalWorld : public World {
 
 LocalCluster::LocalCluster(int size, const LocalOptions& options)
     : state_(std::make_shared<LocalState>(size, options)) {
-  WEFT_CHECK(size >= 1, "a cluster of {} ranks", size);
-  WEFT_CHECK(options.timeout > 0, "a timeout of {} seconds", options.timeout);
+  WEFT_CHECK(size >= 1, "a cluster needs at least one rank, not {}", size);
+  WEFT_CHECK(options.timeout > 0, "the timeout must be positive, not {} seconds", options.timeout);
   for (int rank = 0; rank < size; ++rank) worlds_.push_back(std::make_unique<LocalWorld>(state_, RankId(rank)));
 }
 
@@ -82,13 +82,13 @@ void LocalCluster::run(const std::function<void(World&)>& body) {
   } catch (const std::system_error& error) {
     const RunError why(
         "{} ranks need a thread each, and rank {}'s could not be started ({}): use fewer --ranks, or raise "
-        "the limit of processes or memory",
+        "the limit on processes or memory",
         worlds_.size(), threads.size(), error.what());
     errors[threads.size()] = std::make_exception_ptr(why);
     worlds_[threads.size()]->abort(why.what());
   }
   for (std::thread& thread : threads) thread.join();
-  // The rank that failed first has the reason; the others only heard of it.
+  // The rank that failed first has the reason; the others only repeat it.
   if (const std::optional<RankId> first = state_->failed_rank())
     if (errors[first->index()]) std::rethrow_exception(errors[first->index()]);
   for (const std::exception_ptr& error : errors)

@@ -1,8 +1,8 @@
 // Ranks as threads of one process. A cluster holds what they share; every rank's thread uses its own world. Collectives
-// copy straight from the peers' buffers once all have come, and return when nobody reads the caller's buffers any more,
-// also when they throw. In the memory of GPUs, one or several, the copies are queued on the caller's stream, behind what
-// the peers queued before their calls, and what follows on it waits until the peers have read: calls return when all is
-// queued.
+// copy directly from the peers' buffers once all members have made the call, and return (or throw) only when no peer
+// reads the caller's buffers any more. In the memory of one or several GPUs, the copies are queued on the caller's
+// stream after the work that the peers queued before their calls, later work on that stream waits until the peers have
+// read, and calls return when everything is queued.
 #pragma once
 
 #include <functional>
@@ -30,8 +30,8 @@ class LocalCluster {
   int size() const;
   World& world(RankId rank);
 
-  // Runs body(world) on a thread for every rank and returns when all have ended. An exception on one rank aborts the
-  // others; the one that came first is thrown again here, as it was. After that the cluster is good for nothing.
+  // Runs body(world) on a thread per rank and returns when all have ended. An exception on one rank aborts the others;
+  // the first one is rethrown here, with its type. After that the cluster cannot be used any more.
   void run(const std::function<void(World&)>& body);
 
  private:

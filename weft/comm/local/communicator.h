@@ -29,38 +29,41 @@ class LocalCommunicator : public Communicator {
   void do_transfer(Stream& stream, std::span<const Transfer> transfers) override;
   void do_barrier(Stream& stream) override;
 
-  // A collective: meet, check that all came for the same, copy(), meet again so that nobody reads our buffers any more.
-  // sends_here(p) says whose links the emulated network waits for; bytes are those to and from others.
+  // A collective: a barrier, a check that all members made the same call, copy(), and a second barrier, after which no
+  // peer reads our buffers. sends_here(p): whether the emulated network waits for p's link. Bytes are those sent to and
+  // received from other members.
   template <class Copy, class SendsHere>
-  void collective(Stream& stream, const Post& mine, std::int64_t bytes_out, std::int64_t bytes_in, const Copy& copy,
-                  const SendsHere& sends_here);
-  void check_posts() const;
-  void meet();
-  // The same where work is queued: records one of this member's events, meets, and lets the stream wait for the others'.
+  void collective(Stream& stream, const CallArguments& mine, std::int64_t bytes_out, std::int64_t bytes_in,
+                  const Copy& copy, const SendsHere& sends_here);
+  void check_arguments() const;
+  void arrive_and_wait();  // a barrier of the members
+  // The same for queued work: records one of this member's events, waits for the barrier, and makes the stream wait for
+  // the others' events.
   using Point = std::unique_ptr<Event> LocalGroup::Member::*;
-  void meet_at(Stream& stream, Point point);
+  void arrive_and_wait_at(Stream& stream, Point point);
   void copy_bytes(Stream& stream, std::byte* to, const std::byte* from, std::int64_t bytes);
-  void reduce(Stream& stream, Reduction reduction, DType dtype, std::byte* out, std::int64_t count);  // of inputs_
-  // Until ready(). Past the timeout it ends the run with a report, for which missing() names the members waited for.
+  void reduce(Stream& stream, Reduction reduction, DType dtype, std::byte* out, std::int64_t count);  // reduces inputs_
+  // Waits until ready(). After the timeout it ends the run with a report, for which missing() gives the missing
+  // members.
   template <class Ready, class Missing>
   void wait(const Ready& ready, const Missing& missing);
-  // Before an exception leaves a call: ends the run and waits until no one reads this rank's memory.
+  // Called before an exception leaves a call: ends the run and waits until no peer reads this rank's memory.
   void leave_by_failure(const char* message);
-  void take_transfers(Stream& stream, std::span<const Transfer> transfers, Nanoseconds& through,
+  void take_transfers(Stream& stream, std::span<const Transfer> transfers, Nanoseconds& done_at,
                       std::int64_t& bytes_in);
 
-  const Post& post(int peer) const { return group_->members[static_cast<std::size_t>(peer)].post; }
+  const CallArguments& arguments(int peer) const { return group_->members[static_cast<std::size_t>(peer)].arguments; }
   RankId self() const { return world_rank(rank()); }
 
   std::shared_ptr<LocalState> state_;
   std::shared_ptr<LocalGroup> group_;
-  Device* device_;  // null: memory of the host, where a copy is done when its call returns
+  Device* device_;  // null for host memory, where a copy is done when its call returns
   Link* link_;
-  std::uint64_t meetings_ = 0;
+  std::uint64_t barriers_ = 0;
   std::uint64_t collectives_ = 0;
-  std::vector<const std::byte*> inputs_;  // of reductions
-  std::unique_ptr<Parcel[]> parcels_;     // of transfers: grows to the largest batch
-  std::size_t parcel_capacity_ = 0;
+  std::vector<const std::byte*> inputs_;      // of reductions
+  std::unique_ptr<LocalMessage[]> messages_;  // of transfers: grows to the largest batch
+  std::size_t message_capacity_ = 0;
 };
 
 }  // namespace weft

@@ -2,30 +2,30 @@
 
 namespace weft {
 
-void LocalGroup::Box::put(Parcel& parcel) {
+void LocalGroup::Mailbox::put(LocalMessage& message) {
   const std::lock_guard lock(mutex_);
-  parcel.next = nullptr;
-  (last_ != nullptr ? last_->next : first_) = &parcel;
-  last_ = &parcel;
+  message.next = nullptr;
+  (last_ != nullptr ? last_->next : first_) = &message;
+  last_ = &message;
   count_.fetch_add(1);
 }
 
-Parcel* LocalGroup::Box::take() {
+LocalMessage* LocalGroup::Mailbox::take() {
   const std::lock_guard lock(mutex_);
-  Parcel* parcel = first_;
-  if (parcel == nullptr) return nullptr;
-  first_ = parcel->next;
+  LocalMessage* message = first_;
+  if (message == nullptr) return nullptr;
+  first_ = message->next;
   if (first_ == nullptr) last_ = nullptr;
   count_.fetch_sub(1);
-  parcel->state.store(Parcel::State::taken);
-  return parcel;
+  message->state.store(LocalMessage::State::taken);
+  return message;
 }
 
-void LocalGroup::Box::withdraw(Parcel& parcel) {
+void LocalGroup::Mailbox::withdraw(LocalMessage& message) {
   const std::lock_guard lock(mutex_);
-  Parcel* before = nullptr;
-  for (Parcel* at = first_; at != nullptr; before = at, at = at->next) {
-    if (at != &parcel) continue;
+  LocalMessage* before = nullptr;
+  for (LocalMessage* at = first_; at != nullptr; before = at, at = at->next) {
+    if (at != &message) continue;
     (before != nullptr ? before->next : first_) = at->next;
     if (last_ == at) last_ = before;
     count_.fetch_sub(1);

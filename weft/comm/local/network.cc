@@ -42,7 +42,7 @@ std::string names_of(std::span<const Unit> units) {
 // A number and a unit, at `at` in the whole text.
 double parse_quantity(std::string_view text, std::size_t at, std::string_view value, std::span<const Unit> units) {
   const std::size_t split_at = std::min(value.find_first_not_of("0123456789.eE+-"), value.size());
-  // "1e3B/s" keeps its e; "2e" as a unit does not exist.
+  // In "1e3B/s" the e belongs to the number; no unit begins with e.
   double number = 0;
   if (!parse_double(value.substr(0, split_at), number) || !std::isfinite(number) || number < 0)
     refuse(text, at, fmt::format("'{}' does not begin with a number", value));
@@ -51,7 +51,7 @@ double parse_quantity(std::string_view text, std::size_t at, std::string_view va
     if (unit.name == unit_name) return number * unit.size;
   refuse(text, at + split_at,
          unit_name.empty() ? fmt::format("'{}' has no unit (one of {})", value, names_of(units))
-                           : fmt::format("'{}' is no unit here (one of {})", unit_name, names_of(units)));
+                           : fmt::format("'{}' is not a known unit (one of {})", unit_name, names_of(units)));
 }
 
 std::string quantity_text(double value, std::span<const Unit> units) {
@@ -73,17 +73,17 @@ EmulatedNetwork parse_network(std::string_view text) {
     if (equals == std::string::npos) refuse(text, at, fmt::format("'{}' is not key=value", part));
     const std::string_view value = std::string_view(part).substr(equals + 1);
     const auto once = [&](bool& seen) {
-      if (seen) refuse(text, at, fmt::format("{} stands there twice", key));
+      if (seen) refuse(text, at, fmt::format("{} is given twice", key));
       seen = true;
     };
     if (key == "latency") {
       once(has_latency);
       network.latency = parse_quantity(text, at + equals + 1, value, time_units);
-      if (network.latency > 60) refuse(text, at, "a latency over a minute");
+      if (network.latency > 60) refuse(text, at, "the latency is over a minute");
     } else if (key == "bandwidth") {
       once(has_bandwidth);
       network.bandwidth = parse_quantity(text, at + equals + 1, value, bandwidth_units);
-      if (network.bandwidth < 1) refuse(text, at + equals + 1, "a bandwidth below one byte a second");
+      if (network.bandwidth < 1) refuse(text, at + equals + 1, "the bandwidth is below one byte per second");
     } else {
       refuse(text, at, fmt::format("'{}' is neither latency nor bandwidth", key));
     }
@@ -111,11 +111,11 @@ Link::Times Link::reserve(Nanoseconds start, std::int64_t bytes_out, std::int64_
   return Times{occupy(out_busy_until_, bytes_out), occupy(in_busy_until_, bytes_in)};
 }
 
-void Link::complete(Nanoseconds through, const std::atomic<bool>& ended) {
-  constexpr Nanoseconds slice = 50'000'000;  // how late a failure elsewhere is noticed
-  const Nanoseconds deadline = through + static_cast<Nanoseconds>(std::llround(network_.latency * 1e9));
+void Link::complete(Nanoseconds done_at, const std::atomic<bool>& ended) {
+  constexpr Nanoseconds slice = 50'000'000;  // a failure elsewhere is noticed at most this late
+  const Nanoseconds deadline = done_at + static_cast<Nanoseconds>(std::llround(network_.latency * 1e9));
   Nanoseconds now = now_ns();
-  if (now < deadline) prctl(PR_SET_TIMERSLACK, 1UL);  // of this thread: wake when told, not 50 us later
+  if (now < deadline) prctl(PR_SET_TIMERSLACK, 1UL);  // of this thread: wake on time, not 50 us late
   while (now < deadline && !ended.load()) {
     const Nanoseconds until = std::min(deadline, now + slice);
     const timespec at{static_cast<time_t>(until / 1'000'000'000), static_cast<long>(until % 1'000'000'000)};

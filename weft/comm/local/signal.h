@@ -1,5 +1,5 @@
-// Sleeping until a condition over atomics holds: a short spin, then a futex (inside the condition variable), so that a
-// quick hand-over costs no system call and a long wait no processor.
+// Sleeping until a condition over atomics holds: a short spin, then a futex (inside the condition variable). A quick
+// hand-over needs no system call, and a long wait no CPU time.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@
 
 namespace weft {
 
-using Nanoseconds = std::int64_t;  // of the monotonic clock, or between two of its times
+using Nanoseconds = std::int64_t;  // of the monotonic clock, or a difference of two times
 
 inline Nanoseconds now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
@@ -19,14 +19,14 @@ inline Nanoseconds now_ns() {
 
 class Signal {
  public:
-  // To be called after the atomics have changed, by sequentially consistent operations.
+  // Called after the atomics have changed, by sequentially consistent operations.
   void notify() {
     if (sleepers_.load() == 0) return;
-    { const std::lock_guard lock(mutex_); }  // a waiter between its last look and its sleep holds the mutex
+    { const std::lock_guard lock(mutex_); }  // a waiter holds the mutex between its last check and its sleep
     changed_.notify_all();
   }
 
-  // True when ready() holds, false when it does not at the deadline. ready() reads sequentially consistent atomics.
+  // True when ready() holds, false if it does not by the deadline. ready() reads sequentially consistent atomics.
   template <class Ready>
   bool wait_until(Nanoseconds deadline, const Ready& ready) {
     constexpr Nanoseconds spin = 3'000;

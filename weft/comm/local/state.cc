@@ -39,9 +39,9 @@ std::optional<RankId> LocalState::failed_rank() const {
   return failure_->first;
 }
 
-std::vector<std::string> LocalState::standings() const {
+std::vector<std::string> LocalState::activities() const {
   std::vector<std::string> texts;
-  for (const auto& rank : ranks_) texts.push_back(rank->standing.text());
+  for (const auto& rank : ranks_) texts.push_back(rank->activity.text());
   return texts;
 }
 

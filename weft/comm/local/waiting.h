@@ -1,4 +1,4 @@
-// How a LocalCommunicator waits, and how it leaves when the run has failed.
+// How a LocalCommunicator waits, and reads its peers' memory safely.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace weft {
 
-// This member reads the others' posts and buffers. None of them leaves its call meanwhile: a failing one sees either
-// this mark, and waits, or sets the end before it, and then nothing is read.
+// While it exists, this member may read the others' arguments and buffers, and none of them leaves its call: a failing
+// member either sees this mark and waits, or has ended the run before, and then this constructor throws.
 class LocalCommunicator::Reading {
  public:
   explicit Reading(LocalCommunicator& by) : by_(by) {
@@ -36,9 +36,9 @@ void LocalCommunicator::wait(const Ready& ready, const Missing& missing) {
   const Nanoseconds deadline = begin + static_cast<Nanoseconds>(std::min(timeout, 1e9) * 1e9);
   while (!group_->signal.wait_until(deadline, [&] { return ready() || state_->ended().load(); })) {
     const std::vector<RankId> absent = missing();
-    if (absent.empty()) continue;  // the last one is just coming
+    if (absent.empty()) continue;  // the last one has just arrived
     const double waited = static_cast<double>(now_ns() - begin) * 1e-9;
-    const std::string report = timeout_report(call_text(), waited, timeout, absent, state_->standings());
+    const std::string report = timeout_report(call_text(), waited, timeout, absent, state_->activities());
     if (state_->fail(self(), report)) throw RunError(report);
   }
   if (!ready()) state_->throw_if_ended();

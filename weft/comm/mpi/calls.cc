@@ -24,14 +24,14 @@ Nanoseconds now_ns() {
       .count();
 }
 
-void Pace::rest() const {
-  // A test and its sleep cost 5 to 20 us of the processor. Sleeps of an eighth of the wait so far keep short waits short,
-  // those of a thirty-second keep long ones cheap and late by 3 % at most.
+void Backoff::pause() const {
+  // A test and its sleep cost 5 to 20 us of CPU time. Sleeping an eighth of the time waited so far keeps short waits
+  // short; a thirty-second keeps long waits cheap, and late by 3 % at most.
   constexpr Nanoseconds spin = 10'000, shortest = 5'000, brief = 100'000, longest = 1'000'000;
   const Nanoseconds waited = now_ns() - begin_;
   if (waited < spin) return;
   const Nanoseconds sleep = std::clamp(std::max(std::min(waited / 8, brief), waited / 32), shortest, longest);
-  prctl(PR_SET_TIMERSLACK, 1UL);  // of this thread; the usual 50 us would double the sleep
+  prctl(PR_SET_TIMERSLACK, 1UL);  // of this thread; the default of 50 us would double the sleep
   const timespec length{0, static_cast<long>(sleep)};
   nanosleep(&length, nullptr);
 }

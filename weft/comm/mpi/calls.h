@@ -1,4 +1,4 @@
-// MPI's C calls with their errors as exceptions, and the clock of its waits.
+// MPI's errors as exceptions, and the clock and the back-off of its waits.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +7,18 @@
 
 namespace weft {
 
-// RunError naming the call when `code` is not success. Communicators have MPI_ERRORS_RETURN.
+// RunError naming the call unless `code` is success. Communicators use MPI_ERRORS_RETURN.
 void check_mpi(int code, const char* call);
 
 using Nanoseconds = std::int64_t;
 Nanoseconds now_ns();  // of the monotonic clock
 
-// Between two tests of a request: at first returns at once, then sleeps longer and longer, so that a short wait is
-// short and a long one leaves the core to those who compute.
-class Pace {
+// Between two tests of a request: at first returns at once, then sleeps longer and longer, so that short waits stay
+// short and long ones leave the core to other threads.
+class Backoff {
  public:
-  Pace() : begin_(now_ns()) {}
-  void rest() const;
+  Backoff() : begin_(now_ns()) {}
+  void pause() const;
 
  private:
   Nanoseconds begin_;

@@ -8,9 +8,9 @@ namespace weft {
 
 namespace {
 
-constexpr Nanoseconds period = 10'000'000;       // between two looks, in ns
-constexpr Nanoseconds busy_period = 200'000;     // while messages are under way, or the run has ended
-constexpr Nanoseconds last_sends = 500'000'000;  // what is on its way when the thread ends
+constexpr Nanoseconds period = 10'000'000;       // between two polls, in ns
+constexpr Nanoseconds busy_period = 200'000;     // while messages are being sent, or after the run has ended
+constexpr Nanoseconds last_sends = 500'000'000;  // to finish sending when the thread ends
 
 }  // namespace
 
@@ -25,9 +25,9 @@ MpiControl::~MpiControl() {
   thread_.join();
 }
 
-void MpiControl::tell(int peer, Word word, std::shared_ptr<const std::string> text) {
+void MpiControl::send(int peer, Message message, std::shared_ptr<const std::string> text) {
   const std::lock_guard lock(mutex_);
-  outgoing_.push_back({peer, word, std::move(text)});
+  outgoing_.push_back({peer, message, std::move(text)});
 }
 
 void MpiControl::post_receive() {
@@ -36,7 +36,7 @@ void MpiControl::post_receive() {
             "MPI_Irecv");
 }
 
-// The thread. An error of MPI here is the end of the run too.
+// The thread. An MPI error here ends the run too.
 void MpiControl::work() {
   Nanoseconds stop_at = 0;
   try {
@@ -48,7 +48,7 @@ void MpiControl::work() {
         const std::lock_guard lock(mutex_);
         if ((sending_.empty() && outgoing_.empty()) || now_ns() > stop_at) break;
       }
-      rest();
+      pause();
     }
     MPI_Cancel(&receive_);
     MPI_Wait(&receive_, MPI_STATUS_IGNORE);
@@ -65,8 +65,8 @@ void MpiControl::read_messages() {
     if (arrived == 0) return;
     int length = 0;
     MPI_Get_count(&status, MPI_BYTE, &length);
-    hear(status.MPI_SOURCE, static_cast<Word>(status.MPI_TAG),
-         std::string(incoming_.data(), static_cast<std::size_t>(length)));
+    handle(status.MPI_SOURCE, static_cast<Message>(status.MPI_TAG),
+           std::string(incoming_.data(), static_cast<std::size_t>(length)));
     post_receive();
   }
 }
@@ -79,7 +79,7 @@ void MpiControl::send_messages() {
   }
   for (Outgoing& message : fresh) {
     check_mpi(MPI_Isend(message.text->data(), static_cast<int>(message.text->size()), MPI_BYTE, message.peer,
-                        static_cast<int>(message.word), comm_, &message.request),
+                        static_cast<int>(message.kind), comm_, &message.request),
               "MPI_Isend");
   }
   sending_.splice(sending_.end(), fresh);
@@ -90,7 +90,7 @@ void MpiControl::send_messages() {
   });
 }
 
-void MpiControl::rest() {
+void MpiControl::pause() {
   const bool busy = !sending_.empty() || ended().load() || stop_.load();
   const timespec length{0, static_cast<long>(busy ? busy_period : period)};
   if (sigterm_ == Sigterm::leave) {

@@ -10,12 +10,12 @@ namespace weft {
 
 namespace {
 
-// The module, which stays loaded. RunError says why it does not load.
+// The module, which stays loaded. RunError with the reason if it cannot be loaded.
 const MpiModule& load_module() {
   std::error_code error;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::filesystem::path file = program.parent_path() / "libweft_mpi.so";
-  // Global: MPI's own plug-ins expect to find the symbols of its library.
+  // Global: MPI's plug-ins expect to find the symbols of its library.
   void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (handle == nullptr) throw RunError("cannot load MPI: {}", dlerror());
   using Entry = const MpiModule* (*)();
@@ -30,7 +30,8 @@ const MpiModule& load_module() {
 std::unique_ptr<World> make_mpi_world(const Launch& launch) {
   if (!launch.mpi) {
     throw UserError(
-        "MPI cannot connect this process with others: it is {}. Start it by mpirun, mpiexec, or srun with MPI support "
+        "MPI cannot connect this process with others: it is {}. Start it with mpirun, mpiexec, or srun with MPI "
+        "support "
         "(srun --mpi=pmix)",
         launch.text());
   }

@@ -6,7 +6,7 @@ namespace weft {
 
 namespace {
 
-// MPI counts in int; longer messages go in parts, which keep their order.
+// MPI counts in int; longer messages are sent in parts, which stay in order.
 constexpr std::int64_t longest_part = std::int64_t{1} << 30;
 
 }  // namespace
@@ -15,7 +15,7 @@ MpiMessages::MpiMessages(std::shared_ptr<MpiControl> control, MPI_Comm comm)
     : control_(std::move(control)), comm_(comm) {}
 
 MpiMessages::~MpiMessages() {
-  // After a failure messages may still be pending in it; the process is about to end anyway.
+  // After a failure messages may still be pending in it; the process is about to end.
   if (!control_->ended().load() && !control_->finalized()) MPI_Comm_free(&comm_);
 }
 
@@ -57,26 +57,27 @@ bool MpiMessages::test() {
     int error_class = MPI_SUCCESS;
     if (code == MPI_ERR_IN_STATUS) MPI_Error_class(status.MPI_ERROR, &error_class);
     if (error_class != MPI_SUCCESS && error_class != MPI_ERR_TRUNCATE) check_mpi(status.MPI_ERROR, "MPI_Testsome");
-    if (!message.receive || misfit_) continue;
+    if (!message.receive || mismatch_) continue;
     MPI_Count bytes = 0;
     MPI_Get_elements_x(&status, MPI_BYTE, &bytes);
     if (bytes != message.bytes || error_class == MPI_ERR_TRUNCATE)
-      misfit_ = Misfit{message.peer, static_cast<std::int64_t>(bytes) / message.width, message.bytes / message.width};
+      mismatch_ =
+          Mismatch{message.peer, static_cast<std::int64_t>(bytes) / message.width, message.bytes / message.width};
   }
   return std::ranges::all_of(requests_, [](MPI_Request request) { return request == MPI_REQUEST_NULL; });
 }
 
 Messages::Outcome MpiMessages::wait(double seconds) {
   const Nanoseconds deadline = now_ns() + static_cast<Nanoseconds>(seconds * 1e9);
-  misfit_.reset();
-  const Pace pace;
+  mismatch_.reset();
+  const Backoff backoff;
   while (!test()) {
-    if (misfit_) break;  // those that still wait will be abandoned
+    if (mismatch_) break;  // incomplete messages will be abandoned
     if (control_->ended().load()) return Outcome::ended;
     if (now_ns() >= deadline) return Outcome::late;
-    pace.rest();
+    backoff.pause();
   }
-  if (misfit_) return Outcome::done;
+  if (mismatch_) return Outcome::done;
   requests_.clear();
   messages_.clear();
   return Outcome::done;
@@ -96,7 +97,7 @@ void MpiMessages::abandon() {
     if (requests_[i] != MPI_REQUEST_NULL && messages_[i].receive) MPI_Cancel(&requests_[i]);
   const Nanoseconds begin = now_ns();
   const Nanoseconds receives_until = begin + 2'000'000'000, sends_until = begin + 100'000'000;
-  const Pace pace;
+  const Backoff backoff;
   const auto pending = [&](bool receives) {
     for (std::size_t i = 0; i < requests_.size(); ++i)
       if (requests_[i] != MPI_REQUEST_NULL && messages_[i].receive == receives) return true;
@@ -107,7 +108,7 @@ void MpiMessages::abandon() {
       int done = 0;
       if (request != MPI_REQUEST_NULL) MPI_Test(&request, &done, MPI_STATUS_IGNORE);
     }
-    pace.rest();
+    backoff.pause();
   }
   requests_.clear();
   messages_.clear();

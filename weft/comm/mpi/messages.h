@@ -11,7 +11,7 @@ namespace weft {
 
 class MpiMessages : public Messages {
  public:
-  // Owns `comm`, in which peers are numbered.
+  // Owns `comm`, whose ranks are the peers.
   MpiMessages(std::shared_ptr<MpiControl> control, MPI_Comm comm);
   ~MpiMessages() override;
 
@@ -19,10 +19,10 @@ class MpiMessages : public Messages {
   void receive(int peer, int tag, std::byte* data, std::int64_t bytes, std::int64_t width) override;
   Outcome wait(double seconds) override;
   std::vector<int> pending_peers() const override;
-  const std::optional<Misfit>& misfit() const override { return misfit_; }
-  // Receives that found no sender are cancelled; the others are on their way and complete, as every rank's control
-  // thread keeps MPI going. Sends that found no receiver are left alone: MPI cannot cancel them, and nobody will ask for
-  // their data.
+  const std::optional<Mismatch>& mismatch() const override { return mismatch_; }
+  // Cancels receives without a matching send; the others are in progress and complete, since every rank's control
+  // thread keeps MPI going. Sends without a matching receive are left alone: MPI cannot cancel them, and no rank will
+  // ask for their data.
   void abandon() override;
 
  private:
@@ -39,7 +39,7 @@ class MpiMessages : public Messages {
   std::vector<Message> messages_;
   std::vector<int> indices_;
   std::vector<MPI_Status> statuses_;
-  std::optional<Misfit> misfit_;
+  std::optional<Mismatch> mismatch_;
 };
 
 }  // namespace weft

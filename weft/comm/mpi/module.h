@@ -1,4 +1,4 @@
-// The one door of libweft_mpi.so. The executable asks for it by name, and for its version, since the two files could
+// The interface of libweft_mpi.so. The executable looks it up by name and checks its version, since the two files could
 // come from different builds.
 #pragma once
 
@@ -10,11 +10,14 @@ namespace weft {
 
 struct MpiModule {
   int version;                         // mpi_module_version of the module's build
-  World* (*open)(int rank, int size);  // as the launcher numbers this process; the caller owns it
+  World* (*open)(int rank, int size);  // rank and size as the launcher gives them; the caller owns the world
   std::string (*library_version)();
 };
 
-inline constexpr int mpi_module_version = 2;  // to be raised when World, Communicator or MpiModule change
+inline constexpr int mpi_module_version = 3;  // raised when World, Communicator or MpiModule change
 inline constexpr const char* mpi_module_entry = "weft_mpi_module";
 
 }  // namespace weft
+
+// Defined by the module (weft/comm/mpi/world.cc), found by the executable as mpi_module_entry.
+extern "C" const weft::MpiModule* weft_mpi_module();

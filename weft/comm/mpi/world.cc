@@ -8,11 +8,11 @@ namespace weft {
 
 namespace {
 
-// Starts MPI, and checks that it numbers the ranks as the launcher does.
+// Starts MPI and checks that it numbers the ranks as the launcher does.
 void start_mpi(int rank, int size) {
   int before = 0;
   MPI_Initialized(&before);
-  if (before != 0) throw RunError("MPI was already started in this process; a process is one rank, once");
+  if (before != 0) throw RunError("MPI was already started in this process, which can be one rank only once");
   int provided = 0;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -24,8 +24,7 @@ void start_mpi(int rank, int size) {
   if (mpi_rank != rank || mpi_size != size)
     throw RunError(
         "the launcher calls this rank {} of {}, MPI calls it rank {} of {}: the launcher belongs to another MPI, or "
-        "gives "
-        "it no PMI (srun --mpi=pmix)",
+        "does not offer PMI (srun --mpi=pmix)",
         rank, size, mpi_rank, mpi_size);
 }
 
@@ -51,7 +50,7 @@ class MpiWorld : public MessageWorld {
     control_->set_finalized();
     use(nullptr, nullptr);
     control_.reset();  // ends the control thread, unless a group outlives its world
-    // MPI_Finalize waits for everyone; a rank that has failed does not come.
+    // MPI_Finalize waits for all ranks; one that has failed never calls it.
     if (healthy) MPI_Finalize();
   }
 
@@ -80,14 +79,13 @@ std::string library_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING + 1] = {};
   int length = 0;
   MPI_Get_library_version(text, &length);
-  return text;  // Open MPI counts the end of the string into the length
+  return text;  // Open MPI's length includes the terminating zero
 }
 
 }  // namespace
 
 }  // namespace weft
 
-extern "C" const weft::MpiModule* weft_mpi_module();
 extern "C" const weft::MpiModule* weft_mpi_module() {
   static constexpr weft::MpiModule module{weft::mpi_module_version, weft::open_world, weft::library_version};
   return &module;

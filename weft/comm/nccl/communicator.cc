@@ -11,49 +11,50 @@ namespace weft::nccl {
 
 namespace {
 
-constexpr std::int64_t scratch_bytes = 32 << 20;    // where members are few
-constexpr std::int64_t smallest_slot = 256 * 1024;  // where they are many
+constexpr std::int64_t scratch_bytes = 32 << 20;    // for few members
+constexpr std::int64_t smallest_slot = 256 * 1024;  // for many
 constexpr std::int64_t alignment = 256;
 
 }  // namespace
 
-NcclCommunicator::NcclCommunicator(std::shared_ptr<Watch> watch, std::unique_ptr<Communicator> host, Setup setup,
-                                   std::unique_ptr<Communicator> side_by_side, Device& device)
+NcclCommunicator::NcclCommunicator(std::shared_ptr<Watchdog> watchdog, std::unique_ptr<Communicator> host, Setup setup,
+                                   std::unique_ptr<Communicator> thread_group, Device& device)
     : Communicator(host->members(), host->rank(), host->name()),
-      watch_(std::move(watch)),
+      watchdog_(std::move(watchdog)),
       host_(std::move(host)),
-      link_(std::move(setup.link)),
-      side_by_side_(std::move(side_by_side)),
+      handle_(std::move(setup.handle)),
+      thread_group_(std::move(thread_group)),
       device_(device),
       inputs_(members().size()) {
-  if (link_) watch_->add(*link_, device);
+  if (handle_) watchdog_->add(*handle_, device);
 }
 
 NcclCommunicator::~NcclCommunicator() {
-  if (!link_) return;
+  if (!handle_) return;
   bool broken = false;
   try {
-    while (!link_->flights.idle() && !watch_->ended()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  } catch (const std::exception& error) {  // the device's; nothing more can be asked of it
+    while (!handle_->queued.idle() && !watchdog_->ended()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  } catch (const std::exception& error) {  // the device failed and cannot be used any more
     broken = true;
-    watch_->fail(error.what());
+    watchdog_->fail(error.what());
   }
-  if (broken || watch_->ended()) watch_->abort_links();
-  watch_->remove(*link_);
-  if (!link_->aborted.exchange(true)) watch_->library().ncclCommDestroy(link_->comm);
+  if (broken || watchdog_->ended()) watchdog_->abort_all();
+  watchdog_->remove(*handle_);
+  if (!handle_->aborted.exchange(true)) watchdog_->library().ncclCommDestroy(handle_->comm);
 }
 
 void NcclCommunicator::connect(Stream& stream, std::byte* memory) {
-  watch_->throw_if_ended();
-  // Now and once: to allocate or to free memory may wait for the whole device, and kernels there for this rank.
+  watchdog_->throw_if_ended();
+  // Allocated here, once: allocating or freeing memory may wait for the whole device, and kernels on it may wait for
+  // this rank.
   scratch_ = device_.allocate(static_cast<std::size_t>(slot_bytes() * (size() - 1)));
   std::vector<RankId> others(members().begin(), members().end());
   others.erase(others.begin() + rank());
-  link_->flights.begin(stream, Operation::none, 0, others);
-  const auto work = [link = link_, library = watch_->shared_library(), device = &device_, queue = stream.native(),
-                     memory, me = rank(), n = size()] {
+  handle_->queued.begin(stream, Operation::none, 0, others);
+  const auto work = [handle = handle_, library = watchdog_->shared_library(), device = &device_,
+                     queue = stream.native(), memory, me = rank(), n = size()] {
     device->bind_thread();
-    Exchange exchange(*library, *link, queue);
+    Exchange exchange(*library, *handle, queue);
     for (int peer = 0; peer < n; ++peer) {
       if (peer == me) continue;
       exchange.send(peer, memory + me, 1);
@@ -61,53 +62,67 @@ void NcclCommunicator::connect(Stream& stream, std::byte* memory) {
     }
     exchange.queue();
   };
-  run_watched(*watch_, *host_, fmt::format("the connecting of group '{}'", name()), work);
-  link_->connected.store(true);
-  link_->flights.end(stream);
-  while (!link_->flights.idle()) {
-    watch_->throw_if_ended();
+  run_watched(*watchdog_, *host_, fmt::format("connecting group '{}'", name()), work);
+  handle_->connected.store(true);
+  handle_->queued.end(stream);
+  while (!handle_->queued.idle()) {
+    watchdog_->throw_if_ended();
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
-  // Nobody goes on while another member is still being connected, which may wait for the whole device.
+  // No member continues while another is still connecting, which may wait for the whole device.
   HostStream host;
   host_->barrier(host);
 }
 
-template <class Meets, class Body>
-void NcclCommunicator::queue(Stream& stream, const Meets& meets, const Body& body) {
-  watch_->throw_if_ended();
-  if (!link_) return body();
+template <class WaitsFor, class Body>
+void NcclCommunicator::queue(Stream& stream, const WaitsFor& waits_for, const Body& body) {
+  if (recording_) return body();  // an error ends the recording, and no peer waits yet
+  watchdog_->throw_if_ended();
+  if (!handle_) return body();
   waits_for_.clear();
   for (int peer = 0; peer < size(); ++peer)
-    if (peer != rank() && meets(peer)) waits_for_.push_back(world_rank(peer));
+    if (peer != rank() && waits_for(peer)) waits_for_.push_back(world_rank(peer));
   try {
-    link_->flights.begin(stream, operation(), calls(), waits_for_);
+    handle_->queued.begin(stream, operation(), calls(), waits_for_);
     body();
-    link_->flights.end(stream);
+    handle_->queued.end(stream);
   } catch (const Error& error) {
-    watch_->throw_if_ended();
+    watchdog_->throw_if_ended();
     const std::string why = fmt::format("{}: {}", call_text(), error.what());
-    watch_->fail(why);
+    watchdog_->fail(why);
     throw RunError(why);
   } catch (const std::exception& error) {
-    watch_->fail(error.what());  // the others wait for what this rank has not queued
+    watchdog_->fail(error.what());  // the others wait for work that this rank has not queued
     throw;
   }
+}
+
+void NcclCommunicator::begin_replay(Stream& stream) {
+  watchdog_->throw_if_ended();
+  if (!handle_) return;
+  waits_for_.clear();
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank()) waits_for_.push_back(world_rank(peer));
+  handle_->queued.begin(stream, Operation::replay, calls(), waits_for_);
+}
+
+void NcclCommunicator::end_replay(Stream& stream) {
+  if (handle_) handle_->queued.end(stream);
 }
 
 void NcclCommunicator::copy(Stream& stream, std::byte* to, const Out& from) {
   if (from.bytes > 0 && to != from.data) device_.copy(stream, to, from.data, static_cast<std::size_t>(from.bytes));
 }
 
-void NcclCommunicator::meet() {
-  if (!side_by_side_) return;
+void NcclCommunicator::barrier_if_shared() {
+  if (!thread_group_) return;
   HostStream host;
   host_->barrier(host);
 }
 
 template <class Fill>
 void NcclCommunicator::exchange(Stream& stream, const Fill& fill) {
-  Exchange exchange(watch_->library(), *link_, stream.native());
+  Exchange exchange(watchdog_->library(), *handle_, stream.native());
   fill(exchange);
   exchange.queue();
 }
@@ -115,9 +130,9 @@ void NcclCommunicator::exchange(Stream& stream, const Fill& fill) {
 template <class SendPart, class ReceivePart>
 void NcclCommunicator::round(Stream& stream, const SendPart& send_part, const ReceivePart& receive_part) {
   if (size() == 1) return;
-  meet();
+  barrier_if_shared();
   exchange(stream, [&](Exchange& to_queue) {
-    for (int step = 1; step < size(); ++step) {  // every rank begins with another peer
+    for (int step = 1; step < size(); ++step) {  // every rank starts with a different peer
       const int to = (rank() + step) % size(), from = (rank() + size() - step) % size();
       const auto [out, out_bytes] = send_part(to);
       const auto [in, in_bytes] = receive_part(from);
@@ -125,7 +140,7 @@ void NcclCommunicator::round(Stream& stream, const SendPart& send_part, const Re
       to_queue.receive(from, in, in_bytes);
     }
   });
-  meet();
+  barrier_if_shared();
 }
 
 void NcclCommunicator::do_all_to_all(Stream& stream, DType dtype, const std::byte* send, Counts send_counts,
@@ -134,7 +149,7 @@ void NcclCommunicator::do_all_to_all(Stream& stream, DType dtype, const std::byt
   const auto me = static_cast<std::size_t>(rank());
   if (send_counts[me] != receive_counts[me]) {
     const std::string why = count_mismatch(rank(), send_counts[me], rank(), receive_counts[me]);
-    watch_->fail(why);
+    watchdog_->fail(why);
     throw RunError(why);
   }
   const auto bytes_of = [&](Counts counts, int peer) { return counts[static_cast<std::size_t>(peer)] * width; };
@@ -262,13 +277,13 @@ void NcclCommunicator::do_transfer(Stream& stream, std::span<const Transfer> tra
   const auto bytes_of = [](const Transfer& each) {
     return each.data.given() ? static_cast<std::int64_t>(each.data.bytes()) : 0;
   };
-  const auto meets = [&](int peer) {
+  const auto waits_for = [&](int peer) {
     return std::ranges::any_of(transfers,
                                [&](const Transfer& each) { return each.peer == peer && bytes_of(each) > 0; });
   };
   if (transfers.empty()) return;
-  if (side_by_side_) return side_by_side_->transfer(stream, transfers);
-  queue(stream, meets, [&] {
+  if (thread_group_) return thread_group_->transfer(stream, transfers);
+  queue(stream, waits_for, [&] {
     exchange(stream, [&](Exchange& to_queue) {
       for (const Transfer& each : transfers) {
         if (each.direction == Transfer::Direction::send)
@@ -281,9 +296,9 @@ void NcclCommunicator::do_transfer(Stream& stream, std::span<const Transfer> tra
 }
 
 void NcclCommunicator::do_barrier(Stream& stream) {
-  watch_->throw_if_ended();
+  watchdog_->throw_if_ended();
   stream.synchronize();
-  watch_->throw_if_ended();
+  watchdog_->throw_if_ended();
   HostStream host;
   host_->barrier(host);
 }

@@ -1,12 +1,12 @@
-// A member's end of a group over the memory of GPUs. Every operation is made of sends and receives between pairs, queued
-// as one group of NCCL's, and of the device's own copies and sums: so reductions add in rank order, as everywhere, and
-// give the same bits whatever NCCL's version, the machine's wires or the number of channels.
+// A member's end of a group over GPU memory. Every operation consists of pairwise sends and receives, queued as one
+// NCCL group, and of the device's own copies and sums. So reductions add in rank order, as in all communicators, and
+// give the same bits with every NCCL version, interconnect and number of channels.
 //
-// Threads of one process that share a GPU share its context too, and there a kernel that waits for another rank's is
-// dangerous: to allocate, to free, to load code waits for it, and other kernels may be stuck behind it in the queues of
-// the hardware. So these meet on the host before and behind every round: when the first kernel starts to wait, all that
-// the others depend on is queued already, and nothing that depends on it is. Transfers, in which not all take part, are
-// left to the base, which moves GPU memory between threads itself.
+// Threads of one process that share a GPU also share its context, where a kernel that waits for another rank's is
+// dangerous: allocating, freeing and loading code wait for it, and other kernels may be stuck after it in the hardware
+// queues. So these threads synchronize on the host before and after every round: when the first kernel starts to wait,
+// everything the other kernels depend on is already queued, and nothing that depends on it is. Transfers, which do not
+// involve all members, are left to the base, which moves GPU memory between threads itself.
 #pragma once
 
 #include <memory>
@@ -14,22 +14,27 @@
 
 #include "weft/comm/communicator.h"
 #include "weft/comm/nccl/setup.h"
-#include "weft/comm/nccl/watch.h"
+#include "weft/comm/nccl/watchdog.h"
 
 namespace weft::nccl {
 
 class NcclCommunicator : public Communicator {
  public:
-  // host: the base's group of the same members. setup: empty for a group of one. side_by_side: the base's group over the
-  // device's memory, where members are threads that share a GPU; null elsewhere.
-  NcclCommunicator(std::shared_ptr<Watch> watch, std::unique_ptr<Communicator> host, Setup setup,
-                   std::unique_ptr<Communicator> side_by_side, Device& device);
-  // Waits until what is queued is done, or the run has ended.
+  // host: the base's group of the same members. setup: empty for a group of one. thread_group: the base's group over
+  // the device's memory if members are threads that share a GPU; null otherwise.
+  NcclCommunicator(std::shared_ptr<Watchdog> watchdog, std::unique_ptr<Communicator> host, Setup setup,
+                   std::unique_ptr<Communicator> thread_group, Device& device);
+  // Waits until the queued work is done or the run has ended.
   ~NcclCommunicator() override;
 
   // Collective, once, before any other call: connects all pairs, so that later calls only queue, and returns when all
-  // members are. memory: two bytes of the device's for each member.
+  // members are connected. memory: two bytes of device memory per member.
   void connect(Stream& stream, std::byte* memory);
+
+  std::string why_not_recordable() const override { return thread_group_ ? "ranks that are threads share a GPU" : ""; }
+  void set_recording(bool on) override { recording_ = on; }
+  void begin_replay(Stream& stream) override;
+  void end_replay(Stream& stream) override;
 
  private:
   void do_all_to_all(Stream& stream, DType dtype, const std::byte* send, Counts send_counts, std::byte* receive,
@@ -52,37 +57,38 @@ class NcclCommunicator : public Communicator {
     std::int64_t bytes = 0;
   };
 
-  // Runs body(), which queues a collective, between two events that the watch looks at. meets(peer): whether it needs
-  // that member to come.
-  template <class Meets, class Body>
-  void queue(Stream& stream, const Meets& meets, const Body& body);
-  // Queues the sends and receives that fill(Exchange&) names.
+  // Runs body(), which queues a collective, between two events that the watchdog checks. waits_for(peer): whether the
+  // collective waits for that member.
+  template <class WaitsFor, class Body>
+  void queue(Stream& stream, const WaitsFor& waits_for, const Body& body);
+  // Queues the sends and receives that fill(Exchange&) adds.
   template <class Fill>
   void exchange(Stream& stream, const Fill& fill);
-  // Of all members: send_part(peer) goes to every other one and receive_part(peer) comes from it.
+  // A round of all members: send_part(peer) is sent to every other one, and receive_part(peer) received from it.
   template <class SendPart, class ReceivePart>
   void round(Stream& stream, const SendPart& send_part, const ReceivePart& receive_part);
-  void meet();
+  void barrier_if_shared();  // on the host, if threads share a GPU
   void copy(Stream& stream, std::byte* to, const Out& from);
-  // out = this rank's part of the sum of all members' `send`, whose part p is [begin_of(p), begin_of(p + 1)). As much at
-  // a time as fits into the scratch memory. `out` may be this rank's part of `send`.
+  // out = this rank's part of the reduction of all members' `send`, whose part p is [begin_of(p), begin_of(p + 1)).
+  // Takes as many rounds as the scratch memory needs. `out` may be this rank's part of `send`.
   template <class BeginOf>
   void reduce_parts(Stream& stream, DType dtype, const std::byte* send, const BeginOf& begin_of, std::byte* out,
                     Reduction reduction);
-  // out = what `own` and the other members' parts in their slots reduce to.
+  // out = the reduction of `own` and the other members' parts in their slots.
   void reduce_slots(Stream& stream, DType dtype, const std::byte* own, std::byte* out, std::int64_t count,
                     Reduction reduction);
-  std::byte* slot(int peer) const;  // in scratch, where the peer's part goes
+  std::byte* slot(int peer) const;  // the peer's part in scratch
   std::int64_t slot_bytes() const;
 
-  std::shared_ptr<Watch> watch_;
+  std::shared_ptr<Watchdog> watchdog_;
   std::unique_ptr<Communicator> host_;
-  std::shared_ptr<Link> link_;
-  std::unique_ptr<Communicator> side_by_side_;
+  std::shared_ptr<CommHandle> handle_;
+  std::unique_ptr<Communicator> thread_group_;
   Device& device_;
-  std::unique_ptr<Memory> scratch_;  // of reductions
+  std::unique_ptr<Memory> scratch_;  // for reductions
   std::vector<const std::byte*> inputs_;
   std::vector<RankId> waits_for_;
+  bool recording_ = false;
 };
 
 }  // namespace weft::nccl

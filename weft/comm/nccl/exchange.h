@@ -1,21 +1,21 @@
-// Sends and receives that NCCL runs as one kernel. They are queued by queue(), all or none.
+// Sends and receives that NCCL runs as one kernel. queue() queues all of them or none.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
 
+#include "weft/comm/nccl/comm_handle.h"
 #include "weft/comm/nccl/library.h"
-#include "weft/comm/nccl/link.h"
 
 namespace weft::nccl {
 
 class Exchange {
  public:
-  // stream: Stream::native(). nccl::Error here and below.
-  Exchange(const Library& library, Link& link, void* stream)
-      : library_(library), link_(link), stream_(stream), calls_(link.calls) {
-    if (link.aborted.load()) throw Error("this communicator was aborted");
+  // stream: Stream::native(). All functions throw nccl::Error.
+  Exchange(const Library& library, CommHandle& handle, void* stream)
+      : library_(library), handle_(handle), stream_(stream), calls_(handle.calls) {
+    if (handle.aborted.load()) throw Error("this communicator was aborted");
     check(library_.ncclGroupStart());
     open_ = true;
   }
@@ -25,12 +25,14 @@ class Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  // Both sides know how much it is, so nothing is not sent.
+  // Both sides know the length, so empty messages are skipped.
   void send(int peer, const std::byte* data, std::int64_t length) {
-    if (length > 0) check(library_.ncclSend(data, static_cast<std::size_t>(length), bytes, peer, link_.comm, stream_));
+    if (length > 0)
+      check(library_.ncclSend(data, static_cast<std::size_t>(length), bytes, peer, handle_.comm, stream_));
   }
   void receive(int peer, std::byte* data, std::int64_t length) {
-    if (length > 0) check(library_.ncclRecv(data, static_cast<std::size_t>(length), bytes, peer, link_.comm, stream_));
+    if (length > 0)
+      check(library_.ncclRecv(data, static_cast<std::size_t>(length), bytes, peer, handle_.comm, stream_));
   }
   void queue() {
     open_ = false;
@@ -38,10 +40,10 @@ class Exchange {
   }
 
  private:
-  void check(Result result) { library_.check(result, link_.comm); }
+  void check(Result result) { library_.check(result, handle_.comm); }
 
   const Library& library_;
-  Link& link_;
+  CommHandle& handle_;
   void* stream_;
   std::lock_guard<std::mutex> calls_;
   bool open_ = false;

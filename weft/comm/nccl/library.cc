@@ -1,14 +1,11 @@
 #include "weft/comm/nccl/library.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <vector>
 
 #include <dlfcn.h>
 
-#include "weft/comm/nccl_world.h"
-
-#ifndef WEFT_CUDA_LIBRARIES  // this build has no CUDA; the machine may
+#ifndef WEFT_CUDA_LIBRARIES  // this build has no CUDA, but the machine may
 #define WEFT_CUDA_LIBRARIES "/usr/local/cuda/lib64"
 #endif
 
@@ -16,7 +13,7 @@ namespace weft::nccl {
 
 namespace {
 
-// A library that someone put beside the executable is meant for it, so it comes before what the system has.
+// A library next to the executable was put there for it, so it comes before the system's.
 std::vector<std::string> places_of(const Environment& environment) {
   const char* named = environment("WEFT_NCCL");
   if (named != nullptr && *named != '\0') return {named};
@@ -53,7 +50,8 @@ std::shared_ptr<const Library> load(const Environment& environment) {
   }
   if (handle == nullptr)
     throw UserError(
-        "ranks on GPUs need NCCL (libnccl.so.2, 2.18 or newer), which does not load: install it, put its folder into "
+        "ranks on GPUs need NCCL (libnccl.so.2, 2.18 or newer), which could not be loaded: install it, put its folder "
+        "into "
         "LD_LIBRARY_PATH, or name the file in WEFT_NCCL{}",
         tried);
 #define WEFT_NCCL_RESOLVE(name, ...)                                               \
@@ -70,18 +68,3 @@ std::shared_ptr<const Library> load(const Environment& environment) {
 }
 
 }  // namespace weft::nccl
-
-namespace weft {
-
-std::string nccl_report() {
-  try {
-    const auto library = nccl::load(process_environment());
-    return fmt::format("{} ({})", nccl::version_text(library->version), library->file);
-  } catch (const std::exception& error) {
-    std::string why = error.what();  // one line, without the list of what was tried
-    why.resize(std::min(why.find('\n'), why.size()));
-    return why;
-  }
-}
-
-}  // namespace weft

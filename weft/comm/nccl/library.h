@@ -1,4 +1,5 @@
-// What Weft uses of NCCL's C interface (2.18 and newer), declared by us and found in libnccl.so.2 at run time.
+// The part of NCCL's C interface (2.18 and newer) that Weft uses, declared here and loaded from libnccl.so.2 at run
+// time.
 #pragma once
 
 #include <climits>
@@ -14,7 +15,7 @@ namespace weft::nccl {
 
 struct Comm;  // ncclComm_t is a pointer to one
 
-// As ncclResult_t: those we tell apart.
+// ncclResult_t: the values that Weft distinguishes.
 using Result = int;
 constexpr Result success = 0, in_progress = 7;
 constexpr int bytes = 1;  // ncclUint8: everything travels as bytes
@@ -23,7 +24,7 @@ struct UniqueId {
   char internal[128];
 };
 
-// ncclConfig_t as of 2.18. A newer NCCL reads as much as `size` says and takes its defaults for the rest.
+// ncclConfig_t as of 2.18. A newer NCCL reads `size` bytes and uses its defaults for the rest.
 struct Config {
   static constexpr int unset = INT_MIN;
   std::size_t size = sizeof(Config);
@@ -31,7 +32,7 @@ struct Config {
   unsigned version = 21800;
   int blocking = 1;
   int cluster_size = unset;
-  int min_blocks = unset, max_blocks = unset;  // of threads, that a collective's kernel may have
+  int min_blocks = unset, max_blocks = unset;  // thread blocks of a collective's kernel
   const char* net_name = nullptr;
   int split_share = unset;
 };
@@ -51,30 +52,30 @@ struct Config {
   X(ncclSend, Result(const void*, std::size_t count, int type, int peer, Comm*, void* stream)) \
   X(ncclRecv, Result(void*, std::size_t count, int type, int peer, Comm*, void* stream))
 
-// What NCCL reports, in its words.
+// An error that NCCL reports.
 class Error : public RunError {
  public:
   using RunError::RunError;
 };
 
-// Tests fill it with functions of their own.
+// Tests fill it with their own functions.
 struct Library {
 #define WEFT_NCCL_POINTER(name, ...) std::add_pointer_t<__VA_ARGS__> name = nullptr;
   WEFT_NCCL_FUNCTIONS(WEFT_NCCL_POINTER)
 #undef WEFT_NCCL_POINTER
   int version = 0;   // 23007 is 2.30.7
-  std::string file;  // where it came from
+  std::string file;  // it was loaded from
 
-  void check(Result result, Comm* comm = nullptr) const;  // Error unless it is success
+  void check(Result result, Comm* comm = nullptr) const;  // throws Error unless it is success
 };
 
 std::string version_text(int version);  // "2.30.7"
 
-// Several ranks on one GPU: NCCL refuses them before.
+// The first version that allows several ranks on one GPU.
 constexpr int first_with_shared_gpus = 23000;
 
-// Loads the file that WEFT_NCCL names; else libnccl.so.2 from beside the executable, as the loader finds it, from the
-// toolkit's folder. It stays loaded. UserError says where it was looked for and why it did not load.
+// Loads the file that WEFT_NCCL names, or else the first libnccl.so.2 found: next to the executable, by the loader, in
+// the CUDA toolkit's folder. It stays loaded. UserError lists the files tried and why each failed.
 std::shared_ptr<const Library> load(const Environment& environment);
 
 }  // namespace weft::nccl

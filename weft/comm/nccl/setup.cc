@@ -29,7 +29,7 @@ int most_alike(Communicator& host, const std::string& mine) {
 
 }  // namespace
 
-void run_watched(Watch& watch, const Communicator& host, const std::string& what, std::function<void()> work) {
+void run_watched(Watchdog& watchdog, const Communicator& host, const std::string& what, std::function<void()> work) {
   constexpr std::chrono::seconds last_wait(2);
   struct State {
     std::mutex mutex;
@@ -52,15 +52,16 @@ void run_watched(Watch& watch, const Communicator& host, const std::string& what
   });
   std::vector<RankId> others(host.members().begin(), host.members().end());
   others.erase(others.begin() + host.rank());
-  const auto begin = Flights::Clock::now();
+  const auto begin = QueuedCollectives::Clock::now();
   while (true) {
     {
       std::unique_lock lock(state->mutex);
       if (state->changed.wait_for(lock, std::chrono::milliseconds(10), [&] { return state->done; })) break;
     }
-    watch.require_in_time(what, std::chrono::duration<double>(Flights::Clock::now() - begin).count(), others);
-    if (!watch.ended()) continue;
-    watch.abort_links();  // among them the one that is being connected: its call returns then
+    watchdog.require_in_time(what, std::chrono::duration<double>(QueuedCollectives::Clock::now() - begin).count(),
+                             others);
+    if (!watchdog.ended()) continue;
+    watchdog.abort_all();  // including the one being connected, whose call then returns
     std::unique_lock lock(state->mutex);
     if (state->changed.wait_for(lock, last_wait, [&] { return state->done; })) {
       lock.unlock();
@@ -68,20 +69,20 @@ void run_watched(Watch& watch, const Communicator& host, const std::string& what
     } else {
       thread.detach();
     }
-    watch.throw_if_ended();
+    watchdog.throw_if_ended();
   }
   thread.join();
   if (!state->error) return;
   try {
     std::rethrow_exception(state->error);
   } catch (const std::exception& error) {
-    watch.fail(error.what());
+    watchdog.fail(error.what());
     throw;
   }
 }
 
-Setup make_link(Watch& watch, Communicator& host, Device& device) {
-  const std::shared_ptr<const Library> library = watch.shared_library();
+Setup make_comm(Watchdog& watchdog, Communicator& host, Device& device) {
+  const std::shared_ptr<const Library> library = watchdog.shared_library();
   const int size = host.size(), rank = host.rank();
   Config config;
   char machine[128] = {};
@@ -94,33 +95,33 @@ Setup make_link(Watch& watch, Communicator& host, Device& device) {
           "group '{}' has {} ranks on one GPU, which NCCL {} ({}) refuses: start one rank for each GPU, or name NCCL "
           "2.30 or newer in WEFT_NCCL, or run the ranks of this machine as threads (--ranks), which need no NCCL",
           host.name(), sharing, version_text(library->version), library->file);
-    // All their kernels must fit onto the GPU at once, on several lanes.
+    // Their kernels of several lanes must all fit on the GPU at once.
     config.max_blocks = std::clamp(32 / sharing, 1, 8);
   }
-  const bool side_by_side = sharing > 1 && most_alike(host, fmt::format("{} {}", getpid(), gpu)) > 1;
+  const bool threads_share_gpu = sharing > 1 && most_alike(host, fmt::format("{} {}", getpid(), gpu)) > 1;
   UniqueId id{};
   if (rank == 0) {
     try {
       library->check(library->ncclGetUniqueId(&id));
     } catch (const Error& error) {
-      watch.fail(error.what());
+      watchdog.fail(error.what());
       throw;
     }
   }
   HostStream host_stream;
   host.broadcast(host_stream, Tensor(id.internal, DType::u8, Shape{sizeof(id.internal)}), 0);
-  host.barrier(host_stream);  // all are there: whoever enters NCCL's call does not wait in it for one that never comes
+  host.barrier(host_stream);  // all members are here, so none waits inside NCCL for a missing one
 
   struct Made {
     Comm* comm = nullptr;
     Config config;
   };
   const auto made = std::make_shared<Made>(Made{nullptr, config});
-  run_watched(watch, host, fmt::format("the making of group '{}' by NCCL", host.name()), [=, &device] {
+  run_watched(watchdog, host, fmt::format("making group '{}' with NCCL", host.name()), [=, &device] {
     device.bind_thread();
     library->check(library->ncclCommInitRankConfig(&made->comm, size, id, rank, &made->config));
   });
-  return {std::make_shared<Link>(device, host.name(), made->comm), side_by_side};
+  return {std::make_shared<CommHandle>(device, host.name(), made->comm), threads_share_gpu};
 }
 
 }  // namespace weft::nccl

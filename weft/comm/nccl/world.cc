@@ -1,5 +1,6 @@
 #include "weft/comm/nccl/world.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "weft/base/error.h"
@@ -16,7 +17,7 @@ namespace {
 class NcclWorld : public World {
  public:
   NcclWorld(World& base, std::shared_ptr<const Library> library)
-      : base_(base), watch_(std::make_shared<Watch>(base, std::move(library))) {
+      : base_(base), watchdog_(std::make_shared<Watchdog>(base, std::move(library))) {
     base_.set_status([this] { return status(); });
   }
   ~NcclWorld() override { base_.set_status({}); }
@@ -27,48 +28,49 @@ class NcclWorld : public World {
                                            Device* device) override;
   void abort(const std::string& message) override {
     base_.abort(message);
-    watch_->wake();
+    watchdog_->wake();
   }
-  void throw_if_ended() const override { watch_->throw_if_ended(); }
+  void throw_if_ended() const override { watchdog_->throw_if_ended(); }
   void set_timeout(double seconds) override { base_.set_timeout(seconds); }
   double timeout() const override { return base_.timeout(); }
   void set_status(std::function<std::string()> status) override {
     const std::lock_guard lock(status_mutex_);
     status_ = std::move(status);
   }
-  std::vector<std::string> standings() override { return base_.standings(); }
+  std::vector<std::string> activities() override { return base_.activities(); }
 
  private:
   std::string status() const {
     const std::lock_guard lock(status_mutex_);
     std::string text = status_ ? status_() : "";
-    const std::string queued = watch_->standing();
+    const std::string queued = watchdog_->activity();
     return text.empty() || queued.empty() ? text + queued : text + "; " + queued;
   }
 
   World& base_;
-  std::shared_ptr<Watch> watch_;
+  std::shared_ptr<Watchdog> watchdog_;
   mutable std::mutex status_mutex_;
   std::function<std::string()> status_;
-  std::unique_ptr<Stream> stream_;  // on which groups are connected; kept, since freeing memory waits for the device
+  std::unique_ptr<Stream> stream_;  // for connecting groups; kept, since freeing memory waits for the device
   std::unique_ptr<Memory> memory_;
 };
 
 std::unique_ptr<Communicator> NcclWorld::make_group(std::span<const RankId> members, const std::string& name,
                                                     Device* device) {
   if (device == nullptr || !device->asynchronous()) return base_.make_group(members, name, device);
-  watch_->throw_if_ended();
+  watchdog_->throw_if_ended();
   std::unique_ptr<Communicator> host = base_.make_group(members, name, nullptr);
-  if (host->size() == 1) return std::make_unique<NcclCommunicator>(watch_, std::move(host), Setup{}, nullptr, *device);
+  if (host->size() == 1)
+    return std::make_unique<NcclCommunicator>(watchdog_, std::move(host), Setup{}, nullptr, *device);
   if (!stream_) {
     stream_ = device->make_stream(1);
     memory_ = device->allocate(static_cast<std::size_t>(2 * size()));
   }
-  Setup setup = make_link(*watch_, *host, *device);
-  std::unique_ptr<Communicator> side_by_side;
-  if (setup.side_by_side) side_by_side = base_.make_group(members, name, device);
-  auto group =
-      std::make_unique<NcclCommunicator>(watch_, std::move(host), std::move(setup), std::move(side_by_side), *device);
+  Setup setup = make_comm(*watchdog_, *host, *device);
+  std::unique_ptr<Communicator> thread_group;
+  if (setup.threads_share_gpu) thread_group = base_.make_group(members, name, device);
+  auto group = std::make_unique<NcclCommunicator>(watchdog_, std::move(host), std::move(setup), std::move(thread_group),
+                                                  *device);
   group->connect(*stream_, memory_->data());
   return group;
 }
@@ -82,10 +84,21 @@ std::unique_ptr<World> make_world(World& base, std::shared_ptr<const Library> li
 }  // namespace nccl
 
 std::unique_ptr<World> make_nccl_world(World& base) {
-  // NCCL reads it once, when the first communicator is made; groups whose ranks have a GPU each do not notice it. Once
-  // only, since other ranks may be threads that read the environment.
+  // Allows several ranks on one GPU; groups with a GPU per rank are not affected. NCCL reads it when the first
+  // communicator is made. Set only once, since other ranks may be threads that read the environment.
   [[maybe_unused]] static const int set = setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
   return nccl::make_world(base, nccl::load(process_environment()));
+}
+
+std::string nccl_report() {
+  try {
+    const auto library = nccl::load(process_environment());
+    return fmt::format("{} ({})", nccl::version_text(library->version), library->file);
+  } catch (const std::exception& error) {
+    std::string why = error.what();  // one line, without the list of files tried
+    why.resize(std::min(why.find('\n'), why.size()));
+    return why;
+  }
 }
 
 }  // namespace weft

@@ -6,14 +6,14 @@ TcpControl::TcpControl(int rank, int size, std::vector<Socket> peers, TcpEngine:
     : Control(rank, size),
       engine_(std::move(peers), sigterm,
               {
-                  [this](int peer, std::uint32_t word, const std::string& text) {
-                    hear(peer, static_cast<Word>(word), text);
+                  [this](int peer, std::uint32_t kind, const std::string& text) {
+                    handle(peer, static_cast<Message>(kind), text);
                   },
-                  [this](int peer, const std::string& why) { lose(peer, why); },
+                  [this](int peer, const std::string& why) { handle_loss(peer, why); },
                   [this] { note_sigterm(); },
                   [this](const std::string& why) { fail(why); },
               }) {
-  static_assert(longest_text <= largest_word);
+  static_assert(longest_text <= largest_control);
   engine_.start();
 }
 

@@ -1,4 +1,4 @@
-// The control channel of a rank under TCP: words travel on the connections that messages use, ahead of them.
+// The control channel of a rank under TCP: control messages use the same connections as other messages, ahead of them.
 #pragma once
 
 #include "weft/comm/control.h"
@@ -14,8 +14,8 @@ class TcpControl : public Control {
   TcpEngine& engine() { return engine_; }
 
  private:
-  void tell(int peer, Word word, std::shared_ptr<const std::string> text) override {
-    engine_.tell(peer, static_cast<std::uint32_t>(word), std::move(text));
+  void send(int peer, Message message, std::shared_ptr<const std::string> text) override {
+    engine_.send_control(peer, static_cast<std::uint32_t>(message), std::move(text));
   }
   void wake_waits() override { engine_.wake_waits(); }
 

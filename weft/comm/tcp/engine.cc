@@ -18,7 +18,7 @@ namespace weft {
 namespace {
 
 constexpr std::uint64_t wake_event = ~std::uint64_t{0}, signal_event = wake_event - 1;  // others are ranks
-constexpr auto last_words = std::chrono::milliseconds(500);
+constexpr auto last_writes = std::chrono::milliseconds(500);
 constexpr std::size_t staging_bytes = 64 * 1024;
 
 void watch(const Socket& poll, int action, int fd, std::uint64_t which, std::uint32_t events) {
@@ -32,7 +32,7 @@ void watch(const Socket& poll, int action, int fd, std::uint64_t which, std::uin
 }  // namespace
 
 TcpEngine::TcpEngine(std::vector<Socket> peers, Sigterm sigterm, Events events)
-    : links_(peers.size()),
+    : connections_(peers.size()),
       events_(std::move(events)),
       poll_(epoll_create1(EPOLL_CLOEXEC)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
@@ -48,17 +48,17 @@ TcpEngine::TcpEngine(std::vector<Socket> peers, Sigterm sigterm, Events events)
     watch(poll_, EPOLL_CTL_ADD, signals_.fd(), signal_event, EPOLLIN);
   }
   for (std::size_t rank = 0; rank < peers.size(); ++rank)
-    if (peers[rank].open()) open_link(static_cast<int>(rank), std::move(peers[rank]));
+    if (peers[rank].open()) open_connection(static_cast<int>(rank), std::move(peers[rank]));
 }
 
 TcpEngine::~TcpEngine() { stop(); }
 
-void TcpEngine::open_link(int rank, Socket socket) {
-  Link& link = links_[static_cast<std::size_t>(rank)];
+void TcpEngine::open_connection(int rank, Socket socket) {
+  Connection& connection = connections_[static_cast<std::size_t>(rank)];
   const int fd = socket.fd();
-  link.socket = std::move(socket);
+  connection.socket = std::move(socket);
   const auto which = static_cast<std::uint64_t>(rank);
-  link.outgoing = std::make_unique<Outgoing>(
+  connection.outgoing = std::make_unique<Outgoing>(
       fd,
       [this](Posted& message) {
         const std::lock_guard lock(mutex_);
@@ -66,11 +66,11 @@ void TcpEngine::open_link(int rank, Socket socket) {
         if (--message.batch->open == 0) message.batch->changed.notify_all();
       },
       [this, fd, which](bool room) { watch(poll_, EPOLL_CTL_MOD, fd, which, room ? EPOLLIN | EPOLLOUT : EPOLLIN); });
-  Outgoing* const out = link.outgoing.get();
-  link.incoming = std::make_unique<Incoming>(
+  Outgoing* const out = connection.outgoing.get();
+  connection.incoming = std::make_unique<Incoming>(
       fd, mutex_,
-      Incoming::Calls{
-          [this, rank](std::uint32_t word, const std::string& text) { events_.word(rank, word, text); },
+      Incoming::Callbacks{
+          [this, rank](std::uint32_t kind, const std::string& text) { events_.control(rank, kind, text); },
           [out](std::uint64_t offer) { out->accepted(offer); },
           [out](std::uint64_t offer) { out->send_accept(offer); },
       });
@@ -88,8 +88,8 @@ void TcpEngine::stop() {
   thread_.join();
 }
 
-void TcpEngine::tell(int rank, std::uint32_t word, std::shared_ptr<const std::string> text) {
-  links_[static_cast<std::size_t>(rank)].outgoing->send_word(word, std::move(text));
+void TcpEngine::send_control(int rank, std::uint32_t kind, std::shared_ptr<const std::string> text) {
+  connections_[static_cast<std::size_t>(rank)].outgoing->send_control(kind, std::move(text));
 }
 
 void TcpEngine::post(Posted& message) {
@@ -97,25 +97,25 @@ void TcpEngine::post(Posted& message) {
     const std::lock_guard lock(mutex_);
     ++message.batch->open;
   }
-  Link& link = links_[static_cast<std::size_t>(message.rank)];
+  Connection& connection = connections_[static_cast<std::size_t>(message.rank)];
   if (message.receive)
-    link.incoming->post(message);
+    connection.incoming->post(message);
   else
-    link.outgoing->send(message);
+    connection.outgoing->send(message);
 }
 
 void TcpEngine::abandon(Posted& message) {
-  Link& link = links_[static_cast<std::size_t>(message.rank)];
+  Connection& connection = connections_[static_cast<std::size_t>(message.rank)];
   if (message.receive)
-    link.incoming->abandon(message);
+    connection.incoming->abandon(message);
   else
-    link.outgoing->abandon(message);
+    connection.outgoing->abandon(message);
 }
 
 void TcpEngine::wait(PostedBatch& batch, double seconds, const std::atomic<bool>& ended) {
   std::unique_lock lock(mutex_);
   const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-  batch.changed.wait_until(lock, until, [&] { return batch.open == 0 || batch.misfit || ended.load(); });
+  batch.changed.wait_until(lock, until, [&] { return batch.open == 0 || batch.mismatch || ended.load(); });
 }
 
 void TcpEngine::wake_waits() {
@@ -133,33 +133,33 @@ void TcpEngine::remove(PostedBatch& batch) {
   batches_.erase(&batch);
 }
 
-bool TcpEngine::words_written() {
-  for (const Link& link : links_)
-    if (link.outgoing && !link.outgoing->idle()) return false;
+bool TcpEngine::control_written() {
+  for (const Connection& connection : connections_)
+    if (connection.outgoing && !connection.outgoing->idle()) return false;
   return true;
 }
 
-// The thread. An error of the system here is the end of the run too.
+// The thread. A system error here ends the run too.
 void TcpEngine::work() {
   std::array<epoll_event, 64> happened{};
   std::optional<Clock::time_point> stop_at;
   try {
     while (true) {
       if (stop_.load()) {
-        if (!stop_at) stop_at = Clock::now() + last_words;
-        if (words_written() || Clock::now() > *stop_at) return;
+        if (!stop_at) stop_at = Clock::now() + last_writes;
+        if (control_written() || Clock::now() > *stop_at) return;
       }
       const int count = epoll_wait(poll_.fd(), happened.data(), static_cast<int>(happened.size()), stop_at ? 10 : -1);
       if (count < 0 && errno != EINTR) throw RunError("epoll_wait failed: {}", std::strerror(errno));
       for (int i = 0; i < count; ++i)
-        look_after(happened[static_cast<std::size_t>(i)].data.u64, happened[static_cast<std::size_t>(i)].events);
+        handle_event(happened[static_cast<std::size_t>(i)].data.u64, happened[static_cast<std::size_t>(i)].events);
     }
   } catch (const std::exception& error) {
     events_.failed(error.what());
   }
 }
 
-void TcpEngine::look_after(std::uint64_t which, std::uint32_t events) {
+void TcpEngine::handle_event(std::uint64_t which, std::uint32_t events) {
   if (which == wake_event) {
     eventfd_t value = 0;
     eventfd_read(wake_.fd(), &value);
@@ -167,21 +167,21 @@ void TcpEngine::look_after(std::uint64_t which, std::uint32_t events) {
     signalfd_siginfo info{};
     if (::read(signals_.fd(), &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) events_.sigterm();
   } else {
-    Link& link = links_[static_cast<std::size_t>(which)];
-    if (link.over) return;
-    if ((events & EPOLLOUT) != 0) link.outgoing->write();
+    Connection& connection = connections_[static_cast<std::size_t>(which)];
+    if (connection.closed) return;
+    if ((events & EPOLLOUT) != 0) connection.outgoing->write();
     if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0) read(static_cast<int>(which));
   }
 }
 
 void TcpEngine::read(int rank) {
-  Link& link = links_[static_cast<std::size_t>(rank)];
-  const std::string over = link.incoming->read(staging_);
-  if (over.empty()) return;
-  link.over = true;
-  link.outgoing->close();
-  watch(poll_, EPOLL_CTL_DEL, link.socket.fd(), 0, 0);
-  events_.lost(rank, over);
+  Connection& connection = connections_[static_cast<std::size_t>(rank)];
+  const std::string why = connection.incoming->read(staging_);
+  if (why.empty()) return;
+  connection.closed = true;
+  connection.outgoing->close();
+  watch(poll_, EPOLL_CTL_DEL, connection.socket.fd(), 0, 0);
+  events_.lost(rank, why);
 }
 
 }  // namespace weft

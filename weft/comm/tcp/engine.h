@@ -1,5 +1,5 @@
-// Moves the messages of all groups of this process, over one connection to each other rank: a thread reads them all,
-// and writes what did not go at once.
+// Moves the messages of all groups of this process over one connection per other rank: a thread reads all connections,
+// and writes what could not be written at once.
 #pragma once
 
 #include <atomic>
@@ -20,49 +20,49 @@ namespace weft {
 
 class TcpEngine {
  public:
-  struct Events {  // by the engine's thread
-    std::function<void(int rank, std::uint32_t word, const std::string& text)> word;
-    std::function<void(int rank, const std::string& why)> lost;  // the connection is over
+  struct Events {  // called by the engine's thread
+    std::function<void(int rank, std::uint32_t kind, const std::string& text)> control;
+    std::function<void(int rank, const std::string& why)> lost;  // the connection is closed
     std::function<void()> sigterm;
     std::function<void(const std::string& why)> failed;  // the engine itself
   };
-  enum class Sigterm : unsigned char { watch, leave };  // watch: it is blocked in every thread of the process
+  enum class Sigterm : unsigned char { watch, leave };  // watch: SIGTERM is blocked in every thread of the process
 
-  // `peers`: a connected socket for each other rank, as connect_ranks gives them.
+  // `peers`: a connected socket for each other rank, as returned by connect_ranks.
   TcpEngine(std::vector<Socket> peers, Sigterm sigterm, Events events);
   ~TcpEngine();
   void start();
-  void stop();  // when what was told is written, or soon
+  void stop();  // after writing pending control messages, or soon
 
-  // By any thread, as all below.
-  void tell(int rank, std::uint32_t word, std::shared_ptr<const std::string> text);
-  void post(Posted& message);  // counts it into its batch
+  // Called by any thread, as everything below.
+  void send_control(int rank, std::uint32_t kind, std::shared_ptr<const std::string> text);
+  void post(Posted& message);  // adds it to its batch
   void abandon(Posted& message);
 
-  // Until all messages of the batch are complete, one did not fit, `ended` is set or so many seconds are past.
+  // Until all messages of the batch are complete, one has the wrong size, `ended` is set or the time is up.
   void wait(PostedBatch& batch, double seconds, const std::atomic<bool>& ended);
-  void wake_waits();  // to look at `ended`
+  void wake_waits();  // so that they check `ended`
   void add(PostedBatch& batch);
   void remove(PostedBatch& batch);
-  std::mutex& mutex() { return mutex_; }  // of batches, and of whether messages are done
+  std::mutex& mutex() { return mutex_; }  // guards batches and Posted::done
 
  private:
-  struct Link {
+  struct Connection {
     Socket socket;
     std::unique_ptr<Incoming> incoming;
     std::unique_ptr<Outgoing> outgoing;
-    bool over = false;  // the thread's own
+    bool closed = false;  // used by the thread alone
   };
 
-  void open_link(int rank, Socket socket);
+  void open_connection(int rank, Socket socket);
   void work();
-  void look_after(std::uint64_t which, std::uint32_t events);
+  void handle_event(std::uint64_t which, std::uint32_t events);
   void read(int rank);
-  bool words_written();
+  bool control_written();
 
   std::mutex mutex_;
   std::set<PostedBatch*> batches_;
-  std::vector<Link> links_;
+  std::vector<Connection> connections_;
   Events events_;
   Socket poll_, wake_, signals_;
   std::atomic<bool> stop_{false};

@@ -13,23 +13,24 @@ namespace weft {
 
 namespace {
 
-constexpr std::size_t most_at_once = 1024 * 1024;  // then other connections get their turn
-constexpr std::size_t behind_a_part = 4096;        // read along with a part: the next frame's head, mostly
+constexpr std::size_t most_at_once = 1024 * 1024;  // then other connections get a turn
+constexpr std::size_t after_a_part = 4096;         // read along with a part: usually the next frame's head
 
 }  // namespace
 
-Incoming::Incoming(int fd, std::mutex& mutex, Calls calls) : fd_(fd), mutex_(mutex), calls_(std::move(calls)) {}
+Incoming::Incoming(int fd, std::mutex& mutex, Callbacks callbacks)
+    : fd_(fd), mutex_(mutex), callbacks_(std::move(callbacks)) {}
 
 void Incoming::complete(Posted& message) {
   message.done = true;
-  if (--message.batch->open == 0 || message.batch->misfit) message.batch->changed.notify_all();
+  if (--message.batch->open == 0 || message.batch->mismatch) message.batch->changed.notify_all();
 }
 
 bool Incoming::fits(Posted& message, std::uint64_t sent) {
   if (static_cast<std::uint64_t>(message.bytes) == sent) return true;
-  if (!message.batch->misfit)
-    message.batch->misfit =
-        Messages::Misfit{message.peer, static_cast<std::int64_t>(sent) / message.width, message.bytes / message.width};
+  if (!message.batch->mismatch)
+    message.batch->mismatch = Messages::Mismatch{message.peer, static_cast<std::int64_t>(sent) / message.width,
+                                                 message.bytes / message.width};
   complete(message);
   return false;
 }
@@ -69,7 +70,7 @@ void Incoming::post(Posted& message) {
     accept = arrival.frame.offer;
     match(message, accept);
   }
-  calls_.send_accept(accept);
+  callbacks_.send_accept(accept);
 }
 
 void Incoming::abandon(Posted& message) {
@@ -120,7 +121,7 @@ void Incoming::take_offer() {
     if (!fits(*message, frame_.size)) return;
     match(*message, frame_.offer);
   }
-  calls_.send_accept(frame_.offer);
+  callbacks_.send_accept(frame_.offer);
 }
 
 void Incoming::take_part(const std::byte* data, std::size_t bytes) {
@@ -134,11 +135,11 @@ void Incoming::take_part(const std::byte* data, std::size_t bytes) {
 
 void Incoming::begin_frame() {
   const bool carries =
-      frame_.kind == FrameKind::word || frame_.kind == FrameKind::whole || frame_.kind == FrameKind::part;
+      frame_.kind == FrameKind::control || frame_.kind == FrameKind::whole || frame_.kind == FrameKind::part;
   const std::size_t most = frame_.kind == FrameKind::part    ? largest_part
                            : frame_.kind == FrameKind::whole ? largest_whole
-                                                             : largest_word;
-  bool sound = frame_.kind >= FrameKind::word && frame_.kind <= FrameKind::part &&
+                                                             : largest_control;
+  bool sound = frame_.kind >= FrameKind::control && frame_.kind <= FrameKind::part &&
                (carries ? frame_.bytes <= most : frame_.bytes == 0) &&
                (frame_.kind != FrameKind::whole || frame_.size == frame_.bytes);
   if (frame_.kind == FrameKind::part && sound) {
@@ -148,15 +149,16 @@ void Incoming::begin_frame() {
     sound = frame_.bytes > 0 && found != matched_.end() &&
             (message == nullptr || static_cast<std::int64_t>(frame_.bytes) <= message->bytes - message->moved);
   }
-  if (!sound) throw RunError("its connection carries what is not Weft's protocol");
+  if (!sound) throw RunError("its connection carries data that is not Weft's protocol");
   left_ = static_cast<std::size_t>(frame_.bytes);
   payload_.clear();
 }
 
 void Incoming::end_frame(const std::byte* data) {
   switch (frame_.kind) {
-    case FrameKind::word:
-      calls_.word(frame_.tag, std::string(reinterpret_cast<const char*>(data), static_cast<std::size_t>(frame_.bytes)));
+    case FrameKind::control:
+      callbacks_.control(frame_.tag,
+                         std::string(reinterpret_cast<const char*>(data), static_cast<std::size_t>(frame_.bytes)));
       break;
     case FrameKind::whole:
       take_whole(data);
@@ -165,7 +167,7 @@ void Incoming::end_frame(const std::byte* data) {
       take_offer();
       break;
     case FrameKind::accept:
-      calls_.accepted(frame_.offer);
+      callbacks_.accepted(frame_.offer);
       break;
     case FrameKind::part:
       break;
@@ -186,7 +188,7 @@ void Incoming::parse(const std::byte* data, std::size_t bytes) {
       const std::size_t take = std::min(bytes, left_);
       if (frame_.kind == FrameKind::part) {
         take_part(data, take);
-      } else if (take == frame_.bytes) {  // in one piece: no copy
+      } else if (take == frame_.bytes) {  // all in one piece: no copy
         left_ = 0;
         head_ = 0;
         end_frame(data);
@@ -222,7 +224,7 @@ std::string Incoming::read(std::vector<std::byte>& staging) {
         places[count++] = {target->data + target->moved, direct};
       }
     }
-    places[count++] = {staging.data(), target != nullptr ? behind_a_part : staging.size()};
+    places[count++] = {staging.data(), target != nullptr ? after_a_part : staging.size()};
     const ssize_t got = readv(fd_, places.data(), static_cast<int>(count));
     const int error = errno;
     const std::size_t bytes = got > 0 ? static_cast<std::size_t>(got) : 0, into = std::min(bytes, direct);

@@ -1,5 +1,5 @@
-// What comes in over one connection: finds frames in a stream of bytes, and matches messages with the receives that
-// lanes have posted, in order. Large messages are read straight into their place.
+// The incoming side of one connection: parses frames and matches messages with posted receives, in order. Large
+// messages are read directly into their destination.
 #pragma once
 
 #include <deque>
@@ -18,20 +18,20 @@ namespace weft {
 
 class Incoming {
  public:
-  struct Calls {  // without a mutex held
-    std::function<void(std::uint32_t word, const std::string& text)> word;
-    std::function<void(std::uint64_t offer)> accepted;     // by the peer: one of ours
-    std::function<void(std::uint64_t offer)> send_accept;  // of one of the peer's
+  struct Callbacks {  // called without a mutex held
+    std::function<void(std::uint32_t kind, const std::string& text)> control;
+    std::function<void(std::uint64_t offer)> accepted;     // the peer accepted our offer
+    std::function<void(std::uint64_t offer)> send_accept;  // we accept the peer's offer
   };
-  // The mutex is the engine's, of all messages of this process.
-  Incoming(int fd, std::mutex& mutex, Calls calls);
+  // The mutex is the engine's, for all messages of this process.
+  Incoming(int fd, std::mutex& mutex, Callbacks callbacks);
 
-  // By any thread.
+  // Called by any thread.
   void post(Posted& message);
-  void abandon(Posted& message);  // nothing writes to its memory when this returns
+  void abandon(Posted& message);  // nothing writes to its memory after this returns
 
-  // By the engine's thread: reads what is there, up to some amount. Empty, or why the connection is over. `staging` is
-  // memory for what has no place yet.
+  // Called by the engine's thread: reads available data, up to a limit. Returns empty, or why the connection is closed.
+  // `staging` is memory for data without a destination yet.
   std::string read(std::vector<std::byte>& staging);
 
  private:
@@ -51,23 +51,23 @@ class Incoming {
   void take_whole(const std::byte* data);
   void take_offer();
   void take_part(const std::byte* data, std::size_t bytes);
-  Posted* first_posted(const Key& key);  // and takes it out; null if there is none
-  // Under the mutex:
+  Posted* first_posted(const Key& key);  // removes it; null if there is none
+  // With the mutex held:
   void complete(Posted& message);
-  bool fits(Posted& message, std::uint64_t sent);  // or notes the misfit, and completes it
+  bool fits(Posted& message, std::uint64_t sent);  // otherwise notes the mismatch and completes it
   void match(Posted& message, std::uint64_t offer);
   void moved(Posted& message, std::size_t bytes);
 
   int fd_;
   std::mutex& mutex_;
-  Calls calls_;
-  std::map<Key, Channel> channels_;                     // under the mutex, as the next
-  std::unordered_map<std::uint64_t, Posted*> matched_;  // by offer, on their way; null where it was abandoned
+  Callbacks callbacks_;
+  std::map<Key, Channel> channels_;                     // guarded by the mutex, as matched_
+  std::unordered_map<std::uint64_t, Posted*> matched_;  // by offer, being received; null if abandoned
 
-  Frame frame_;                     // the thread's own, as all below
-  std::size_t head_ = 0;            // bytes of the frame's head that came
-  std::size_t left_ = 0;            // bytes of its payload still to come
-  std::vector<std::byte> payload_;  // of a word or a whole message that came in pieces
+  Frame frame_;                     // used by the thread alone, as everything below
+  std::size_t head_ = 0;            // bytes of the frame's head received
+  std::size_t left_ = 0;            // bytes of its payload still missing
+  std::vector<std::byte> payload_;  // of a control or whole message that arrived in pieces
 };
 
 }  // namespace weft

@@ -21,7 +21,7 @@ void TcpMessages::post(const Posted& message) {
   place.batch = &batch_;
   place.group = group_;
   place.rank = members_[static_cast<std::size_t>(message.peer)];
-  if (used_ == 1) batch_.misfit.reset();
+  if (used_ == 1) batch_.mismatch.reset();
   control_->engine().post(place);
 }
 
@@ -49,7 +49,7 @@ Messages::Outcome TcpMessages::wait(double seconds) {
   TcpEngine& engine = control_->engine();
   engine.wait(batch_, seconds, control_->ended());
   const std::lock_guard lock(engine.mutex());
-  if (batch_.misfit) return Outcome::done;
+  if (batch_.mismatch) return Outcome::done;
   if (batch_.open > 0) return control_->ended().load() ? Outcome::ended : Outcome::late;
   used_ = 0;
   return Outcome::done;

@@ -11,7 +11,7 @@ namespace weft {
 
 class TcpMessages : public Messages {
  public:
-  // members: ranks of the world, by number of the peer.
+  // members: the ranks in the world, by peer.
   TcpMessages(std::shared_ptr<TcpControl> control, std::uint64_t group, std::vector<int> members);
   ~TcpMessages() override;
 
@@ -19,7 +19,7 @@ class TcpMessages : public Messages {
   void receive(int peer, int tag, std::byte* data, std::int64_t bytes, std::int64_t width) override;
   Outcome wait(double seconds) override;
   std::vector<int> pending_peers() const override;
-  const std::optional<Misfit>& misfit() const override { return batch_.misfit; }
+  const std::optional<Mismatch>& mismatch() const override { return batch_.mismatch; }
   void abandon() override;
 
  private:
@@ -29,7 +29,7 @@ class TcpMessages : public Messages {
   std::uint64_t group_;
   std::vector<int> members_;
   PostedBatch batch_;
-  std::vector<std::unique_ptr<Posted>> posted_;  // kept for the next time
+  std::vector<std::unique_ptr<Posted>> posted_;  // kept for reuse
   std::size_t used_ = 0;
 };
 

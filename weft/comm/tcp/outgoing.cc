@@ -11,7 +11,7 @@ namespace weft {
 
 namespace {
 
-constexpr std::size_t most_at_once = 4 * largest_part;  // then others get their turn
+constexpr std::size_t most_at_once = 4 * largest_part;  // then others get a turn
 constexpr std::array<std::byte, 16 * 1024> zeros{};
 
 }  // namespace
@@ -34,15 +34,15 @@ void Outgoing::send(Posted& message) {
   write_locked();
 }
 
-void Outgoing::send_word(std::uint32_t word, std::shared_ptr<const std::string> text) {
+void Outgoing::send_control(std::uint32_t kind, std::shared_ptr<const std::string> text) {
   const std::lock_guard lock(mutex_);
-  words_.push_back({{FrameKind::word, word, 0, 0, text->size(), text->size()}, nullptr, text});
+  control_.push_back({{FrameKind::control, kind, 0, 0, text->size(), text->size()}, nullptr, text});
   write_locked();
 }
 
 void Outgoing::send_accept(std::uint64_t offer) {
   const std::lock_guard lock(mutex_);
-  words_.push_back({{FrameKind::accept, 0, 0, offer, 0, 0}, nullptr, nullptr});
+  control_.push_back({{FrameKind::accept, 0, 0, offer, 0, 0}, nullptr, nullptr});
   write_locked();
 }
 
@@ -60,7 +60,7 @@ void Outgoing::abandon(Posted& message) {
   std::erase_if(messages_, [&](const Entry& entry) { return entry.message == &message; });
   std::erase(parts_, &message);
   if (message.offer != 0) offers_.erase(message.offer);
-  if (writing_ && current_.message == &message) {  // its length is announced: it is filled up
+  if (writing_ && current_.message == &message) {  // its length was sent already: the rest is filled with zeros
     current_.message = nullptr;
     payload_ = nullptr;
   }
@@ -74,7 +74,7 @@ void Outgoing::write() {
 void Outgoing::close() {
   const std::lock_guard lock(mutex_);
   closed_ = true;
-  words_.clear();
+  control_.clear();
   messages_.clear();
   offers_.clear();
   parts_.clear();
@@ -83,15 +83,15 @@ void Outgoing::close() {
 
 bool Outgoing::idle() {
   const std::lock_guard lock(mutex_);
-  return closed_ || (words_.empty() && !writing_);
+  return closed_ || (control_.empty() && !writing_);
 }
 
 bool Outgoing::next() {
   written_ = 0;
   payload_ = nullptr;
-  if (!words_.empty()) {
-    current_ = std::move(words_.front());
-    words_.pop_front();
+  if (!control_.empty()) {
+    current_ = std::move(control_.front());
+    control_.pop_front();
     if (current_.text) payload_ = reinterpret_cast<const std::byte*>(current_.text->data());
   } else if (!messages_.empty()) {
     current_ = std::move(messages_.front());
@@ -147,7 +147,7 @@ bool Outgoing::write_some() {
       written_ += static_cast<std::size_t>(put);
     } else if (errno == EAGAIN) {
       return false;
-    } else if (errno != EINTR) {  // the reader finds out what happened, and says so
+    } else if (errno != EINTR) {  // the reader finds and reports the reason
       closed_ = true;
       shutdown(fd_, SHUT_RDWR);
       return false;

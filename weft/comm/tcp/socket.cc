@@ -48,7 +48,7 @@ Endpoint end_of(const sockaddr_storage& address, socklen_t length) {
                   NI_NUMERICHOST | NI_NUMERICSERV) != 0)
     return {};
   const std::string text = host;
-  const std::string mapped = "::ffff:";  // IPv4 on a socket for both
+  const std::string mapped = "::ffff:";  // IPv4 on a dual-stack socket
   return {text.starts_with(mapped) ? text.substr(mapped.size()) : text, std::atoi(port)};
 }
 
@@ -90,11 +90,11 @@ Socket listen_at(const std::string& host, int port) {
     if (both.open()) set_option(both.fd(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
     if (both.open() && listen_on(both, reinterpret_cast<sockaddr*>(&any6), sizeof(any6))) return both;
     if (both.open() && errno == EADDRINUSE) return Socket();
-    Socket old = make_socket(AF_INET);  // a machine without IPv6
+    Socket ipv4 = make_socket(AF_INET);  // a machine without IPv6
     sockaddr_in any{};
     any.sin_family = AF_INET;
     any.sin_port = htons(static_cast<std::uint16_t>(port));
-    if (old.open() && listen_on(old, reinterpret_cast<sockaddr*>(&any), sizeof(any))) return old;
+    if (ipv4.open() && listen_on(ipv4, reinterpret_cast<sockaddr*>(&any), sizeof(any))) return ipv4;
     return Socket();
   }
   std::string why;

@@ -1,4 +1,4 @@
-// TCP sockets over IPv4 and IPv6: one that closes itself, and the calls to make them.
+// TCP sockets over IPv4 and IPv6, which close themselves, and the functions that make them.
 #pragma once
 
 #include <chrono>
@@ -34,22 +34,23 @@ struct Endpoint {
 };
 
 Endpoint local_end(const Socket& socket);   // numeric, as remote_end
-Endpoint remote_end(const Socket& socket);  // an empty host when it has none
+Endpoint remote_end(const Socket& socket);  // an empty host if it has none
 bool is_loopback(const std::string& address);
 bool names_loopback(const std::string& host);  // "localhost" or a loopback address, as text
 
-// Listens at the port (0: any free one), on the addresses of `host`, or on all of this machine when it is empty. Not
-// open, with errno, when it cannot.
+// Listens at the port (0: any free one) on the addresses of `host`, or on all addresses of this machine if it is empty.
+// On failure the socket is not open and errno is set.
 Socket listen_at(const std::string& host, int port);
-// Tries every address of the endpoint once. Not open, and the reason in `why`, when none answers.
+// Tries every address of the endpoint once. If none answers, the socket is not open and `why` holds the reason.
 Socket connect_to(const Endpoint& endpoint, Clock::time_point until, std::string& why);
 
-// For messages: no delay, does not block, and notices after half a minute that the other machine is gone.
+// Prepares a socket for messages: no delay, non-blocking, and it notices after half a minute that the other machine is
+// gone.
 void prepare(const Socket& socket);
 
-// Milliseconds to poll for, rounded up; 0 when it is past.
+// Milliseconds to poll for, rounded up; 0 if the time has passed.
 int milliseconds_until(Clock::time_point time);
-// Whole pieces of bytes on a socket that does not block; false when it closed, failed or the time is up.
+// Reads or writes all bytes on a non-blocking socket; false if it closed or failed, or the time is up.
 bool read_all(const Socket& socket, void* data, std::size_t bytes, Clock::time_point until);
 bool write_all(const Socket& socket, const void* data, std::size_t bytes, Clock::time_point until);
 

@@ -39,11 +39,11 @@ class TcpWorld : public MessageWorld {
 }  // namespace
 
 std::unique_ptr<World> make_tcp_world(const Launch& launch, const Environment& environment, double timeout) {
-  WEFT_CHECK(timeout > 0, "a timeout of {} seconds", timeout);
+  WEFT_CHECK(timeout > 0, "the timeout must be positive, not {} seconds", timeout);
   std::vector<Socket> peers(1);
   if (launch.size > 1) {
-    const Meeting meeting = find_meeting(launch, environment);
-    peers = connect_ranks(launch.rank, launch.size, meeting, timeout);
+    const MasterAddress master = find_master_address(launch, environment);
+    peers = connect_ranks(launch.rank, launch.size, master, timeout);
   }
   auto world = std::make_unique<TcpWorld>(launch.rank, launch.size, std::move(peers));
   world->set_timeout(timeout);

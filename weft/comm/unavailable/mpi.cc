@@ -6,7 +6,7 @@ namespace weft {
 std::unique_ptr<World> make_mpi_world(const Launch& launch) {
   throw UserError(
       "this is {}, and weft was built without MPI: install MPI's headers (libopenmpi-dev) and build again, or start it "
-      "otherwise: {}",
+      "another way: {}",
       launch.text(), launch.without_mpi());
 }
 

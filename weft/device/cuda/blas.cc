@@ -279,7 +279,7 @@ void Blas::set_bias(const Choice& choice, const Matmul& op) {
 bool Blas::multiply(CudaStream& stream, const Matmul& op) {
   const bool one_type = op.a.dtype == op.b.dtype && (op.a.dtype == op.c.dtype || op.c.dtype == DType::f32);
   if (!one_type || (op.bias.given() && op.bias.dtype != op.c.dtype)) return false;
-  static_cast<void>(stream.handle());  // on paper it ends here: nothing is to be chosen yet
+  static_cast<void>(stream.handle());  // without running, it ends here: nothing is to be chosen yet
   const Tensor* addend = addend_of(op);
   const Tensor& c = addend ? *addend : op.c;
   const Key key = {op.a.shape[0],

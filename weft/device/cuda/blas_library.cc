@@ -12,7 +12,7 @@ namespace weft::cuda {
 
 namespace {
 
-// The loader's own search first; then beside the executable, and where toolkits lie.
+// The loader's own search first; then next to the executable, and where toolkits are installed.
 void* open_library() {
   const std::string file = fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR);
   std::error_code error;

@@ -102,8 +102,8 @@ CudaDevice::CudaDevice(int index) : index_(index) {
   if (cudaFuncGetAttributes(&attributes, any_kernel()) != cudaSuccess) {
     cudaGetLastError();
     throw UserError(
-        "--device cuda: {} has compute capability {}.{}, for which this weft was not compiled: build with "
-        "-DWEFT_CUDA_ARCHITECTURES={}{}, or use --device cpu",
+        "`device` cuda: {} has compute capability {}.{}, for which this weft was not compiled: build with "
+        "-DWEFT_CUDA_ARCHITECTURES={}{}, or use `device` cpu",
         properties.name, properties.major, properties.minor, properties.major, properties.minor);
   }
   name_ = fmt::format("cuda ({})", properties.name);
@@ -129,7 +129,7 @@ std::unique_ptr<Memory> CudaDevice::allocate(std::size_t bytes) {
   void* data = nullptr;
   const cudaError_t result = cudaMalloc(&data, std::max<std::size_t>(bytes, 1));
   if (result == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // it is no error of what follows
+    cudaGetLastError();  // not an error of what follows
     throw RunError("cannot allocate {} of GPU memory: {} are free", human_bytes(static_cast<double>(bytes)),
                    human_bytes(static_cast<double>(free_bytes())));
   }
@@ -198,11 +198,12 @@ std::unique_ptr<Device> make_cuda_device(int index) {
   const cudaError_t found = cudaGetDeviceCount(&count);
   if (found != cudaSuccess || count == 0) {
     cudaGetLastError();
-    throw UserError("--device cuda: this machine shows no GPU to CUDA {} ({}); use --device cpu",
+    throw UserError("`device` cuda: this machine shows no GPU to CUDA {} ({}); use `device` cpu",
                     cuda::version_text(CUDART_VERSION), cudaGetErrorString(found));
   }
   if (index >= count)
-    throw UserError("--device cuda: rank {} of this machine wants a GPU of its own, and there are {}", index, count);
+    throw UserError("`device` cuda: rank {} of this machine needs a GPU of its own, and there are only {}", index,
+                    count);
   return std::make_unique<cuda::CudaDevice>(index);
 }
 

@@ -1,9 +1,9 @@
-// A recorded step as a CUDA graph that the GPU unrolls by itself.
+// A recorded step as a CUDA graph that the GPU unrolls itself.
 //
 // The host's part of launching a graph as it was recorded grows with its fills, by about 2 us each (kernels and copies
 // cost next to nothing), and cuBLASLt puts a fill before most products. So the recorded graph becomes the body of a
-// conditional node whose condition is always true: such a body lies on the GPU, which starts its nodes, fills as kernels
-// too, and the host launches a graph of one node.
+// conditional node whose condition is always true: such a body is kept on the GPU, which starts its nodes (fills as
+// kernels too), and the host launches a graph of one node.
 #pragma once
 
 #include <cstddef>

@@ -14,7 +14,7 @@ namespace weft::cuda {
 class Blas;
 class FusedAttention;
 
-// Thrown by a stream on paper, where an operation would begin to run.
+// Thrown by a stream that runs nothing (paper.h), where an operation would begin to run.
 struct ScratchAsked {
   std::size_t bytes = 0;
 };
@@ -47,12 +47,12 @@ class CudaStream : public Stream {
   bool shares_processors() const { return processors_ < gpu_.processors; }
   bool hopper_code() const { return gpu_.hopper_code; }
   Blas& blas() const { return blas_; }
-  FusedAttention* attention() const { return attention_; }  // null: there is none
+  FusedAttention* attention() const { return attention_; }  // null: none
 
   void reserve(const WorkingMemory& memory) override;
   std::size_t held_bytes() const override { return held_bytes_; }
 
-  // At least `bytes`, aligned to 256, for the operation that asks, once an operation and before it launches anything. It
+  // At least `bytes`, aligned to 256, for the operation that asks, once per operation and before it launches anything. It
   // grows where less was reserved, when an operation of a new size is queued for the first time (never while a step is
   // being captured); what it had before stays, since graphs captured earlier use it.
   void* scratch(std::size_t bytes);
@@ -63,7 +63,7 @@ class CudaStream : public Stream {
   // cuBLASLt's.
   static constexpr std::size_t workspace_bytes = std::size_t{64} << 20;
   void* workspace();
-  // As much as the driver takes for it.
+  // What the driver really takes for these bytes.
   static constexpr std::size_t rounded(std::size_t bytes) { return (bytes + (2 << 20) - 1) >> 21 << 21; }
 
  private:

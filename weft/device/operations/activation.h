@@ -8,7 +8,7 @@
 namespace weft {
 
 enum class ActivationKind : std::uint8_t { swiglu, squared_relu, gelu, gelu_erf, clamped_swiglu, quick_geglu };
-// What an activation is; one definition for every kernel that applies it.
+// The definition of an activation, one for every kernel that applies it.
 //   swiglu        silu(g) u                       gelu          tanh form      gelu_erf  exact
 //   squared_relu  max(x, 0)^2                     clamped_*     g = min(g, limit), u = clamp(u, -limit, limit)
 //   quick_geglu   g sigmoid(alpha g) (u + offset), clamped the same way
@@ -31,8 +31,8 @@ struct ActivationBackward {
   Tensor x, scale, dy, dx, dscale, rows_in_use;
 };
 
-// y = x * sigmoid(gate): a row of x holds parts of equal width, gate [R, parts] one number a part (of x's dtype). y may be
-// x's memory.
+// y = x * sigmoid(gate): a row of x holds parts of equal width, gate [R, parts] one number per part (of x's dtype). y may
+// be x's memory.
 struct SigmoidGate {
   Tensor x, gate, y;
 };

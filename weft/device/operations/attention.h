@@ -18,7 +18,7 @@ struct Rotary {
   bool inverse = false;  // rotate back: the gradient
 };
 
-// Causal attention, never a full score matrix.
+// Causal attention that never forms the full score matrix.
 //   out_i = sum_j softmax_j(scale q_i . k_j) v_j  over 0 <= i - j (< window, if window > 0), same sequence
 // q [T, heads * dim], k [T, kv_heads * dim], v [T, kv_heads * value_dim], out [T, heads * value_dim]; strided rows.
 // Query head h uses kv head floor(h / (heads / kv_heads)). lse: acc [heads, T], log of the softmax's denominator.
@@ -30,7 +30,7 @@ struct Attention {
   double scale = 1;
 };
 // scratch: acc [heads, T]. dsinks: [heads] acc, absent without sinks (written, not added: the caller adds).
-// repeatable: the same bits every time. Where it need not be, a device may add parts of dq up in the order they come.
+// repeatable: the same bits every time. Otherwise a device may add up parts of dq in the order they arrive.
 struct AttentionBackward {
   Attention forward;
   Tensor dout, dq, dk, dv, dsinks, scratch;

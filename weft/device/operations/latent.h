@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// A head has `still` elements and, behind them, `turning` ones that rotary embedding turns by their position's angles.
+// A head has `still` elements followed by `turning` ones, which rotary embedding turns by their position's angles.
 //   q [T, heads * (still + turning)]  turns in place
 //   k [T, heads * (still + turning)]  is made: k_h = [own_h | turned shared], own [T, heads * still], shared [T, turning]
 // Rows may be strided. cosine, sine: acc [positions, turning / 2]. positions: i32 [T]; absent: token index mod length.
@@ -17,7 +17,7 @@ struct LatentHeads {
   std::int64_t heads = 1, still = 0, turning = 0, length = 0;
   RotaryStyle style = RotaryStyle::interleaved;
 };
-// The way back: dq turns back in place; down_h = the still part of dk_h; dshared = turned back, the sum over heads (in
+// The gradients: dq turns back in place; down_h = the still part of dk_h; dshared = turned back, the sum over heads (in
 // their order) of the turning parts of dk. down and dshared are written.
 struct LatentHeadsBackward {
   Tensor dq, dk, down, dshared, cosine, sine, positions;

@@ -18,7 +18,7 @@ struct EmbeddingGradient {
   Store store = Store::write;
 };
 
-// y[t] = x[t + by] where both stand in one sequence of `length` (boundaries i32 [T], the token index at which the token's
+// y[t] = x[t + by] where both are in one sequence of `length` (boundaries i32 [T], the token index at which the token's
 // document begins: in one document), else fill; i32 [T]. y is not x's memory.
 struct Shift {
   Tensor x, y, boundaries;

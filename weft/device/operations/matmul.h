@@ -20,7 +20,7 @@ struct Matmul {
   Tensor residual;  // of c's dtype; only with Store::write
 };
 
-// Rows of a tensor in groups, one an expert: group g holds rows offsets[g] .. offsets[g] + counts[g] - 1.
+// Rows of a tensor in groups, one per expert: group g holds rows offsets[g] .. offsets[g] + counts[g] - 1.
 // Both are i32 in device memory. offsets [groups + 1] may be aligned, so rows between a group's end and the next
 // group's start are padding: zero in every input, ignored in every output.
 struct Groups {

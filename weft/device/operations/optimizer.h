@@ -37,7 +37,7 @@ struct ClipFactor {
   Tensor sum, loss, step_values;
   double limit = 0;
 };
-// A part of the parameters, all of one shape. What is updated is the weight; of bf16 weights the float that each is
+// A part of the parameters, all of one shape. The weight is updated; for bf16 weights, the float that each forms
 // together with its remainder (i16; split_float in weft/base/dtype.h).
 struct AdamSlab {
   Tensor weight, remainder, m, v, gradient;

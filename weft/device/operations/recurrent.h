@@ -96,7 +96,7 @@ struct L2NormBackward {
 // q, k [T, key_heads * dim], v, y [T, heads * value_dim], a, b [T, heads]: strided rows. A_log, dt_bias: acc [heads].
 // states: acc [chunks, heads * dim * value_dim].
 // Inside a chunk the updates u_t = beta_t (v_t - S^T k_t) solve a triangular system, (I + A) U = beta (V - decayed K S):
-// one triangular inverse a chunk and head, the rest are products.
+// one triangular inverse per chunk and head; the rest are products.
 struct DeltaRule {
   Tensor q, k, v, a, b, A_log, dt_bias, y, states, boundaries;
   std::int64_t length = 0, chunk = 64, heads = 1, key_heads = 1, dim = 0, value_dim = 0;

@@ -10,13 +10,13 @@ namespace weft {
 // Sorts the T * k (token, choice) slots by expert, stably: a row each.
 //   counts [E], offsets [E + 1] (each a multiple of `alignment`), row_of_slot [T, k] (-1 where the slot has no row),
 //   slot_of_row [R] (-1 for padding rows). All i32. An index of -1 makes no row. rows_in_use [1]: offsets[E].
-// capacity > 0: every expert has exactly that many rows, its tokens' first, then padding; counts say `capacity`. No
+// capacity > 0: every expert has exactly that many rows, its tokens' first, then padding; counts hold `capacity`. No
 // expert may be chosen more often.
 struct RouteRows {
   Tensor indices, counts, offsets, row_of_slot, slot_of_row, rows_in_use;
   std::int64_t alignment = 1, capacity = 0;
 };
-// Rows received from the ranks of a group lie by source, within a source by expert; this sorts them by expert, within
+// Rows received from the ranks of a group are ordered by source, within a source by expert; this sorts them by expert, within
 // an expert by source. From source_counts i32 [sources, experts]:
 //   counts [experts], offsets [experts + 1] (multiples of `alignment`), received_of_row [R] (-1 for padding rows),
 //   row_of_received [B]; rows_in_use [1] = offsets[experts], received_in_use [1] = sum of all counts. All i32.

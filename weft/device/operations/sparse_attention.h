@@ -19,7 +19,7 @@ struct Indexer {
 };
 
 // Of the keys j <= i of its sequence, the K that score highest for query i; of equal ones the lower index; a score that
-// is NaN counts as -infinity. keys: i32 [T, K], token indices in ascending order, -1 behind the last where there are
+// is NaN counts as -infinity. keys: i32 [T, K], token indices in ascending order, -1 after the last where there are
 // fewer. boundaries: i32 [T], the token index at which the token's document begins; absent: T = batch * length.
 struct ChooseKeys {
   Indexer indexer;
@@ -39,7 +39,7 @@ struct SparseAttentionBackward {
   Tensor dout, dq, dk, dv, scratch;
 };
 
-// What the indexer learns from: over the chosen keys of query i, with P_h the attention's probabilities (from its lse)
+// The indexer's loss: over the chosen keys of query i, with P_h the attention's probabilities (from its lse)
 // and a the number of its heads,
 //   p_ij = sum over h of P_hij / a        r_ij = softmax over j of score_ij
 //   loss [1] (acc) (+)= factor * scale[0] * sum over i, j of p_ij log(p_ij / r_ij)

@@ -1,238 +1,219 @@
 // `*`: y = x + W_o attention(rope(norm(q)), rope(norm(k)), v),  [q | k | v] = W_qkv norm(x).
 //
-// T tokens, H hidden, hq query and hk key/value heads of d. In the packed matrix qkv [T, (hq + 2 hk) d] queries come
-// first, then keys, then values (and behind them the output gate's logits, where there is one: the output is multiplied by
-// their sigmoid before W_o). Without query/key norms it is turned in place; with them the raw one is kept beside.
-// Sinks [hq] are one more logit a head, without a value.
+// T tokens, H hidden, hq query and hk key/value heads of d. The packed matrix qkv [T, (hq + 2 hk) d] holds queries, then
+// keys, then values. With an output gate its logits follow, [T, hq d]; attention's output is multiplied by their sigmoid
+// before W_o. Without query/key norms qkv is rotated in place; with them the raw product is kept as well.
+// Sinks [hq] are one more logit per head, without a value.
 #include <cmath>
 
 #include "weft/device/operations.h"
 #include "weft/model/layers/layers.h"
+#include "weft/model/layers/residual_block.h"
+#include "weft/model/layers/rotary.h"
+#include "weft/model/layers/uses.h"
 
 namespace weft {
 
 namespace {
 
-struct Values {
-  ValueId x, y, xn, inverse, raw, qkv, q_inverse, k_inverse, context, lse;
-  ValueId gated;  // context where there is no gate
-  ValueId dqkv, dcontext, dxn, delta, dsinks;
-  ParameterValues norm, w_qkv, b_qkv, w_out, b_out, q_norm, k_norm, sinks;
-  RotaryTables rope;
-};
+struct SelfAttention : ResidualBlock {  // in: the raw product, qkv itself where there are no query/key norms
+  AttentionSpec spec;
+  std::int64_t hq = 0, hk = 0, d = 0, length = 0;
+  double scale = 0;
+  bool repeatable = true;
 
-struct Sizes {
-  std::int64_t hq, hk, d, length;
-  double scale, eps;
-  bool zero_centred, repeatable;
+  ValueId qkv, q_inverse, k_inverse, context, lse;  // mixed: the gated context, or context itself
+  ValueId delta, dsinks;
+  Norm q_norm, k_norm;
+  ParameterValues sinks;
+  RotaryTables rope;
+
   std::int64_t q_width() const { return hq * d; }
   std::int64_t k_width() const { return hk * d; }
+  std::int64_t width() const { return q_width() + 2 * k_width() + (spec.output_gate ? q_width() : 0); }
   Tensor q(const Tensor& packed) const { return packed.slice_columns(0, q_width()); }
   Tensor k(const Tensor& packed) const { return packed.slice_columns(q_width(), k_width()); }
   Tensor v(const Tensor& packed) const { return packed.slice_columns(q_width() + k_width(), k_width()); }
   Tensor gate(const Tensor& packed) const { return packed.slice_columns(q_width() + 2 * k_width(), q_width()); }
 };
 
-void turn(const Run& r, const Values& v, const Sizes& s, const RopeSpec& rope, const Tensor& packed, bool inverse) {
-  if (!rope.enabled) return;
+SelfAttention described(const ModuleBuilder& b, const AttentionSpec& spec) {
+  SelfAttention v;
+  v.spec = spec;
+  v.hq = spec.heads;
+  v.hk = spec.kv_heads;
+  v.d = spec.head_dim;
+  v.length = b.options().length;
+  v.scale = spec.scale > 0 ? spec.scale : 1 / std::sqrt(static_cast<double>(spec.head_dim));
+  v.repeatable = b.options().repeatable_attention;
+  return v;
+}
+
+void add_parameters(ModuleBuilder& b, SelfAttention& v) {
+  const std::int64_t H = b.config().hidden, wide = v.q_width(), narrow = v.k_width();
+  const Init zero{Init::Kind::constant, 0};
+  std::vector<ParameterPart> parts = {b.part(Role::q, {wide, H}, b.matrix_init()),
+                                      b.part(Role::k, {narrow, H}, b.matrix_init()),
+                                      b.part(Role::v, {narrow, H}, b.matrix_init())};
+  if (v.spec.output_gate) parts.push_back(b.part(Role::output_gate, {wide, H}, b.matrix_init()));
+  v.w_in = {b.parameter("qkv_weight", {v.width(), H}, parts)};
+  if (v.spec.qkv_bias)
+    v.w_in.bias = b.parameter("qkv_bias", {v.width()},
+                              {b.part(Role::q_bias, {wide}, zero), b.part(Role::k_bias, {narrow}, zero),
+                               b.part(Role::v_bias, {narrow}, zero)});
+  if (v.spec.qk_norm) {
+    v.q_norm = add_norm(b, "q_norm_weight", Role::q_norm, v.d);
+    v.k_norm = add_norm(b, "k_norm_weight", Role::k_norm, v.d);
+    v.q_norm.groups = v.hq;
+    v.k_norm.groups = v.hk;
+  }
+  v.w_out = {b.parameter("output_weight", {H, wide}, {b.part(Role::output, {H, wide}, b.residual_init())})};
+  if (v.spec.output_bias) v.w_out.bias = b.parameter("output_bias", {H}, {b.part(Role::output_bias, {H}, zero)});
+  if (v.spec.sinks) v.sinks = b.parameter("sinks", {v.hq}, {b.part(Role::sinks, {v.hq}, zero)});
+  if (v.spec.rope.enabled) v.rope = add_rotary_tables(b, v.spec.rope, v.d);
+}
+
+void add_values(ModuleBuilder& b, SelfAttention& v) {
+  const std::int64_t T = b.tokens(), H = b.config().hidden;
+  const DType compute = b.compute(), acc = b.accumulate();
+  v.add_norm_values(b);
+  v.qkv = b.activation("qkv", compute, {T, v.width()});
+  v.in = v.spec.qk_norm ? b.activation("qkv_raw", compute, {T, v.width()}) : v.qkv;
+  if (v.spec.qk_norm) {
+    v.q_inverse = b.activation("q_inverse", acc, {T * v.hq});
+    v.k_inverse = b.activation("k_inverse", acc, {T * v.hk});
+  }
+  v.context = b.activation("context", compute, {T, v.q_width()});
+  v.mixed = v.spec.output_gate ? b.activation("gated", compute, {T, v.q_width()}) : v.context;
+  v.lse = b.activation("lse", acc, {v.hq, T});
+  v.y = b.activation("y", compute, {T, H});
+  v.din = b.activation("d(qkv)", compute, {T, v.width()});
+  v.dmixed = b.scratch("d(context)", compute, {T, v.q_width()});
+  v.dxn = b.scratch("d(xn)", compute, {T, H});
+  v.delta = b.scratch("delta", acc, {v.hq, T});
+  if (v.spec.sinks) v.dsinks = b.scratch("d(sinks)", acc, {v.hq});
+  v.add_gradients(b);
+}
+
+void rotate(const Run& r, const SelfAttention& v, const Tensor& packed, bool inverse) {
+  if (!v.spec.rope.enabled) return;
   Rotary arguments;
   arguments.cosine = r[v.rope.cosine];
   arguments.sine = r[v.rope.sine];
-  arguments.head_dim = s.d;
+  arguments.head_dim = v.d;
   arguments.width = v.rope.width;
-  arguments.length = s.length;
-  arguments.style = rope.style;
+  arguments.length = v.length;
+  arguments.style = v.spec.rope.style;
   arguments.inverse = inverse;
-  arguments.x = arguments.y = packed.slice_columns(0, s.q_width() + s.k_width());  // queries and keys lie side by side
-  arguments.heads = s.hq + s.hk;
+  arguments.x = arguments.y = packed.slice_columns(0, v.q_width() + v.k_width());  // queries and keys are adjacent
+  arguments.heads = v.hq + v.hk;
   r.ops().rotary(r.stream(), arguments);
 }
 
-Attention attention_of(const Run& r, const Values& v, const Sizes& s, const AttentionSpec& spec) {
+Attention attention_of(const Run& r, const SelfAttention& v) {
   const Tensor packed = r[v.qkv];
   Attention a;
-  a.q = s.q(packed);
-  a.k = s.k(packed);
-  a.v = s.v(packed);
+  a.q = v.q(packed);
+  a.k = v.k(packed);
+  a.v = v.v(packed);
   a.out = r[v.context];
   a.lse = r[v.lse];
-  a.length = s.length;
-  a.heads = s.hq;
-  a.kv_heads = s.hk;
-  a.dim = a.value_dim = s.d;
-  if (spec.sinks) a.sinks = r[v.sinks.value];
-  a.window = spec.window;
-  a.scale = s.scale;
+  a.length = v.length;
+  a.heads = v.hq;
+  a.kv_heads = v.hk;
+  a.dim = a.value_dim = v.d;
+  if (v.spec.sinks) a.sinks = r[v.sinks.value];
+  a.window = v.spec.window;
+  a.scale = v.scale;
   return a;
+}
+
+void run_forward(const Run& r, const SelfAttention& v) {
+  const Tensor raw = r[v.in], qkv = r[v.qkv];
+  if (v.spec.qk_norm) {
+    v.q_norm.forward(r, v.q(raw), v.q(qkv), v.q_inverse);
+    v.k_norm.forward(r, v.k(raw), v.k(qkv), v.k_inverse);
+    r.ops().cast(r.stream(), {v.v(raw), v.v(qkv)});
+  }
+  rotate(r, v, qkv, false);
+  r.ops().attention(r.stream(), attention_of(r, v));
+  if (v.spec.output_gate) r.ops().sigmoid_gate(r.stream(), {r[v.context], v.gate(raw), r[v.mixed]});
+}
+
+void run_backward(const Run& r, const SelfAttention& v) {
+  const Tensor raw = r[v.in], dqkv = r[v.din], dcontext = r[v.dmixed];
+  if (v.spec.output_gate)
+    r.ops().sigmoid_gate_backward(r.stream(), {r[v.context], v.gate(raw), dcontext, dcontext, v.gate(dqkv)});
+  AttentionBackward backward{attention_of(r, v), dcontext, v.q(dqkv), v.k(dqkv), v.v(dqkv)};
+  backward.scratch = r[v.delta];
+  backward.repeatable = v.repeatable;
+  if (v.spec.sinks) backward.dsinks = r[v.dsinks];
+  r.ops().attention_backward(r.stream(), backward);
+  if (v.spec.sinks)
+    r.ops().column_sum(r.stream(), {r[v.dsinks].reshape({1, v.hq}), r[v.sinks.gradient], r.store(v.sinks.gradient)});
+  rotate(r, v, dqkv, true);
+  if (v.spec.qk_norm) {
+    v.q_norm.backward(r, v.q(raw), v.q_inverse, v.q(dqkv), v.q(dqkv));
+    v.k_norm.backward(r, v.k(raw), v.k_inverse, v.k(dqkv), v.k(dqkv));
+  }
+}
+
+PieceCode forward(const SelfAttention& v) {
+  PieceCode f;
+  reads(f, {v.x, v.norm.value, v.w_in.value, v.w_out.value});
+  writes(f, {v.xn, v.inverse, v.qkv, v.context, v.lse, v.y});
+  if (v.spec.output_gate) writes(f, {v.mixed});
+  if (v.spec.qkv_bias) reads(f, {v.w_in.bias.value});
+  if (v.spec.output_bias) reads(f, {v.w_out.bias.value});
+  if (v.spec.sinks) reads(f, {v.sinks.value});
+  if (v.spec.qk_norm) {
+    reads(f, {v.q_norm.value, v.k_norm.value});
+    writes(f, {v.in, v.q_inverse, v.k_inverse});
+  }
+  if (v.spec.rope.enabled) reads(f, {v.rope.cosine, v.rope.sine});
+  f.run = [v](const Run& r) { run_forward(r, v); };
+  return f;
+}
+
+PieceCode backward(const SelfAttention& v) {
+  PieceCode g;
+  reads(g, {v.dy, v.x, v.inverse, v.norm.value, v.w_in.value, v.w_out.value, v.qkv, v.context, v.lse});
+  writes(g, {v.din, v.dmixed, v.dxn, v.delta, v.dx});
+  adds_to(g, {v.norm.gradient});
+  if (v.spec.rope.enabled) reads(g, {v.rope.cosine, v.rope.sine});
+  if (v.spec.sinks) {
+    reads(g, {v.sinks.value});
+    writes(g, {v.dsinks});
+    adds_to(g, {v.sinks.gradient});
+  }
+  if (v.spec.qk_norm) {
+    reads(g, {v.q_norm.value, v.k_norm.value, v.in, v.q_inverse, v.k_inverse});
+    adds_to(g, {v.q_norm.gradient, v.k_norm.gradient});
+  }
+  g.run = [v](const Run& r) { run_backward(r, v); };
+  return g;
+}
+
+PieceCode weight_gradient(const SelfAttention& v) {
+  PieceCode w = v.weight_gradient();
+  if (v.spec.qkv_bias) adds_to(w, {v.w_in.bias.gradient});
+  if (v.spec.output_bias) adds_to(w, {v.w_out.bias.gradient});
+  w.run = [v, products = std::move(w.run)](const Run& r) {
+    products(r);
+    if (v.spec.qkv_bias) v.w_in.bias_gradient(r, v.din);
+    if (v.spec.output_bias) v.w_out.bias_gradient(r, v.dy);
+  };
+  return w;
 }
 
 }  // namespace
 
 ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x) {
-  const std::int64_t T = b.tokens(), H = b.config().hidden;
-  Sizes s{spec.heads,
-          spec.kv_heads,
-          spec.head_dim,
-          b.options().length,
-          spec.scale > 0 ? spec.scale : 1 / std::sqrt(static_cast<double>(spec.head_dim)),
-          b.config().norm_epsilon,
-          b.config().zero_centred_norms,
-          b.options().repeatable_attention};
-  const bool gate = spec.output_gate;
-  const std::int64_t width = s.q_width() + 2 * s.k_width() + (gate ? s.q_width() : 0);
-  const DType compute = b.compute(), acc = b.accumulate();
-
-  Values v;
-  v.x = x;
-  v.norm = b.norm_weight("norm_weight", Role::norm, H);
-  std::vector<ParameterPart> parts = {b.part(Role::q, {s.q_width(), H}, b.matrix_init()),
-                                      b.part(Role::k, {s.k_width(), H}, b.matrix_init()),
-                                      b.part(Role::v, {s.k_width(), H}, b.matrix_init())};
-  if (gate) parts.push_back(b.part(Role::output_gate, {s.q_width(), H}, b.matrix_init()));
-  v.w_qkv = b.parameter("qkv_weight", {width, H}, parts);
-  const Init zero{Init::Kind::constant, 0};
-  if (spec.qkv_bias)
-    v.b_qkv = b.parameter("qkv_bias", {width},
-                          {b.part(Role::q_bias, {s.q_width()}, zero), b.part(Role::k_bias, {s.k_width()}, zero),
-                           b.part(Role::v_bias, {s.k_width()}, zero)});
-  if (spec.qk_norm) {
-    v.q_norm = b.norm_weight("q_norm_weight", Role::q_norm, s.d);
-    v.k_norm = b.norm_weight("k_norm_weight", Role::k_norm, s.d);
-  }
-  v.w_out = b.parameter("output_weight", {H, s.q_width()}, {b.part(Role::output, {H, s.q_width()}, b.residual_init())});
-  if (spec.output_bias) v.b_out = b.parameter("output_bias", {H}, {b.part(Role::output_bias, {H}, zero)});
-  if (spec.sinks) v.sinks = b.parameter("sinks", {s.hq}, {b.part(Role::sinks, {s.hq}, zero)});
-  if (spec.rope.enabled) v.rope = add_rotary_tables(b, spec.rope, s.d);
-
-  v.xn = b.activation("xn", compute, {T, H});
-  v.inverse = b.activation("inverse", acc, {T});
-  v.qkv = b.activation("qkv", compute, {T, width});
-  v.raw = spec.qk_norm ? b.activation("qkv_raw", compute, {T, width}) : v.qkv;
-  if (spec.qk_norm) {
-    v.q_inverse = b.activation("q_inverse", acc, {T * s.hq});
-    v.k_inverse = b.activation("k_inverse", acc, {T * s.hk});
-  }
-  v.context = b.activation("context", compute, {T, s.q_width()});
-  v.gated = gate ? b.activation("gated", compute, {T, s.q_width()}) : v.context;
-  v.lse = b.activation("lse", acc, {s.hq, T});
-  v.y = b.activation("y", compute, {T, H});
-  v.dqkv = b.activation("d(qkv)", compute, {T, width});
-  v.dcontext = b.scratch("d(context)", compute, {T, s.q_width()});
-  v.dxn = b.scratch("d(xn)", compute, {T, H});
-  v.delta = b.scratch("delta", acc, {s.hq, T});
-  if (spec.sinks) v.dsinks = b.scratch("d(sinks)", acc, {s.hq});
-  const ValueId dx = b.gradient_of(x), dy = b.gradient_of(v.y);
-
-  Piece& p = b.piece("mix");
-  const auto norm_of = [s](Tensor in, Tensor weight, Tensor out, Tensor inverse, std::int64_t heads) {
-    return RmsNorm{in, weight, out, inverse, heads, s.eps, s.zero_centred};
-  };
-  PieceCode& f = p.forward;
-  f.uses = {{x},
-            {v.norm.value},
-            {v.w_qkv.value},
-            {v.w_out.value},
-            {v.xn, Access::write},
-            {v.inverse, Access::write},
-            {v.qkv, Access::write},
-            {v.context, Access::write},
-            {v.lse, Access::write},
-            {v.y, Access::write}};
-  if (gate) f.uses.push_back({v.gated, Access::write});
-  if (spec.qkv_bias) f.uses.push_back({v.b_qkv.value});
-  if (spec.output_bias) f.uses.push_back({v.b_out.value});
-  if (spec.sinks) f.uses.push_back({v.sinks.value});
-  if (spec.qk_norm)
-    for (const ValueUse& use : {ValueUse{v.q_norm.value}, ValueUse{v.k_norm.value}, ValueUse{v.raw, Access::write},
-                                ValueUse{v.q_inverse, Access::write}, ValueUse{v.k_inverse, Access::write}})
-      f.uses.push_back(use);
-  if (spec.rope.enabled) f.uses.insert(f.uses.end(), {{v.rope.cosine}, {v.rope.sine}});
-  f.run = [=](const Run& r) {
-    r.ops().rms_norm(r.stream(), norm_of(r[v.x], r[v.norm.value], r[v.xn], r[v.inverse], 1));
-    Matmul project{r[v.xn], r[v.w_qkv.value], r[v.raw], Transposed::no, Transposed::yes};
-    if (spec.qkv_bias) project.bias = r[v.b_qkv.value];
-    r.ops().matmul(r.stream(), project);
-    const Tensor raw = r[v.raw], qkv = r[v.qkv];
-    if (spec.qk_norm) {
-      r.ops().rms_norm(r.stream(), norm_of(s.q(raw), r[v.q_norm.value], s.q(qkv), r[v.q_inverse], s.hq));
-      r.ops().rms_norm(r.stream(), norm_of(s.k(raw), r[v.k_norm.value], s.k(qkv), r[v.k_inverse], s.hk));
-      r.ops().cast(r.stream(), {s.v(raw), s.v(qkv)});
-    }
-    turn(r, v, s, spec.rope, qkv, false);
-    r.ops().attention(r.stream(), attention_of(r, v, s, spec));
-    if (gate) r.ops().sigmoid_gate(r.stream(), {r[v.context], s.gate(raw), r[v.gated]});
-    Matmul out{r[v.gated], r[v.w_out.value], r[v.y], Transposed::no, Transposed::yes};
-    out.residual = r[v.x];
-    if (spec.output_bias) out.bias = r[v.b_out.value];
-    r.ops().matmul(r.stream(), out);
-  };
-
-  PieceCode& g = p.backward;
-  g.uses = {{dy},
-            {x},
-            {v.inverse},
-            {v.norm.value},
-            {v.w_qkv.value},
-            {v.w_out.value},
-            {v.qkv},
-            {v.context},
-            {v.lse},
-            {v.dqkv, Access::write},
-            {v.dcontext, Access::write},
-            {v.dxn, Access::write},
-            {v.delta, Access::write},
-            {dx, Access::write},
-            {v.norm.gradient, Access::add}};
-  if (spec.rope.enabled) g.uses.insert(g.uses.end(), {{v.rope.cosine}, {v.rope.sine}});
-  if (spec.sinks)
-    g.uses.insert(g.uses.end(), {{v.sinks.value}, {v.dsinks, Access::write}, {v.sinks.gradient, Access::add}});
-  if (spec.qk_norm)
-    for (const ValueUse& use :
-         {ValueUse{v.q_norm.value}, ValueUse{v.k_norm.value}, ValueUse{v.raw}, ValueUse{v.q_inverse},
-          ValueUse{v.k_inverse}, ValueUse{v.q_norm.gradient, Access::add}, ValueUse{v.k_norm.gradient, Access::add}})
-      g.uses.push_back(use);
-  g.run = [=](const Run& r) {
-    r.ops().matmul(r.stream(), {r[dy], r[v.w_out.value], r[v.dcontext]});
-    const Tensor dqkv = r[v.dqkv];
-    if (gate)
-      r.ops().sigmoid_gate_backward(r.stream(),
-                                    {r[v.context], s.gate(r[v.raw]), r[v.dcontext], r[v.dcontext], s.gate(dqkv)});
-    AttentionBackward backward{attention_of(r, v, s, spec), r[v.dcontext], s.q(dqkv), s.k(dqkv), s.v(dqkv)};
-    backward.scratch = r[v.delta];
-    backward.repeatable = s.repeatable;
-    if (spec.sinks) backward.dsinks = r[v.dsinks];
-    r.ops().attention_backward(r.stream(), backward);
-    if (spec.sinks)
-      r.ops().column_sum(r.stream(), {r[v.dsinks].reshape({1, s.hq}), r[v.sinks.gradient], r.store(v.sinks.gradient)});
-    turn(r, v, s, spec.rope, dqkv, true);
-    if (spec.qk_norm) {
-      const Tensor raw = r[v.raw];
-      const auto back = [&](Tensor in, ParameterValues w, ValueId inverse, Tensor d, std::int64_t heads) {
-        r.ops().rms_norm_backward(r.stream(), {in, r[w.value], r[inverse], d, d, Tensor{}, r[w.gradient], heads,
-                                               s.zero_centred, r.store(w.gradient)});
-      };
-      back(s.q(raw), v.q_norm, v.q_inverse, s.q(dqkv), s.hq);
-      back(s.k(raw), v.k_norm, v.k_inverse, s.k(dqkv), s.hk);
-    }
-    r.ops().matmul(r.stream(), {dqkv, r[v.w_qkv.value], r[v.dxn]});
-    r.ops().rms_norm_backward(r.stream(), {r[x], r[v.norm.value], r[v.inverse], r[v.dxn], r[dx], r[dy],
-                                           r[v.norm.gradient], 1, s.zero_centred, r.store(v.norm.gradient)});
-  };
-
-  PieceCode& w = p.weight_gradient;
-  w.uses = {{dy}, {v.gated}, {v.dqkv}, {v.xn}, {v.w_out.gradient, Access::add}, {v.w_qkv.gradient, Access::add}};
-  if (spec.qkv_bias) w.uses.push_back({v.b_qkv.gradient, Access::add});
-  if (spec.output_bias) w.uses.push_back({v.b_out.gradient, Access::add});
-  w.run = [=](const Run& r) {
-    const auto store = [&](ParameterValues parameter) { return r.store(parameter.gradient); };
-    r.ops().matmul(r.stream(),
-                   {r[dy], r[v.gated], r[v.w_out.gradient], Transposed::yes, Transposed::no, store(v.w_out)});
-    r.ops().matmul(r.stream(),
-                   {r[v.dqkv], r[v.xn], r[v.w_qkv.gradient], Transposed::yes, Transposed::no, store(v.w_qkv)});
-    if (spec.qkv_bias) r.ops().column_sum(r.stream(), {r[v.dqkv], r[v.b_qkv.gradient], store(v.b_qkv)});
-    if (spec.output_bias) r.ops().column_sum(r.stream(), {r[dy], r[v.b_out.gradient], store(v.b_out)});
-  };
-  return v.y;
+  SelfAttention v = described(b, spec);
+  v.add_norm_weight(b, x);
+  add_parameters(b, v);
+  add_values(b, v);
+  return v.add_piece(b, forward(v), backward(v), weight_gradient(v));
 }
 
 }  // namespace weft

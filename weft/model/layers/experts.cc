@@ -55,7 +55,7 @@ ValueId add_experts(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x) {
   const auto add_shared = [&] {
     if (shared) shared_out = add_shared_expert(b, spec, v, dy);
   };
-  if (b.options().expert_ranks > 1) {
+  if (const Layout& layout = b.options().layout; layout.divides(layout.expert_ranks())) {
     add_exchanged_experts(b, spec, v, add_shared);
   } else {
     add_shared();

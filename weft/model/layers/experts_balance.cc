@@ -42,7 +42,7 @@ RouterBalance::RouterBalance(ModuleBuilder& b, const ExpertsSpec& spec, ValueId 
     running_ = b.running("counts_so_far", DType::f64, {1, E});
     before_ = b.before(running_);
     snapshot_ = running_;
-    if (b.options().data_shards > 1) snapshot_ = b.activation("counts_of_all", DType::f64, {1, E});
+    if (b.summed_over_data().valid()) snapshot_ = b.activation("counts_of_all", DType::f64, {1, E});
     balance_.push_back({spec_.global_aux_loss, snapshot_, 1, RouterLoss::global_aux});
   }
   if (!balance_.empty() || spec_.z_loss > 0) losses_ = b.router_losses();
@@ -90,7 +90,7 @@ void RouterBalance::add_statistics(ModuleBuilder& b) const {
   if (!snapshot_.valid() || snapshot_ == running_) return;
   Piece& piece = b.piece("statistics", Lane::reduce);
   piece.only_in_training = true;
-  const std::string group = "dp";
+  const GroupId group = b.summed_over_data();
   b.module().values[snapshot_.index()].summed_over = group;
   piece.forward.uses = {{running_}, {snapshot_, Access::write}};
   piece.forward.collectives = {{CollectiveKind::all_reduce, group, running_, snapshot_, {}, {}}};

@@ -32,13 +32,15 @@ void surround(PieceCode& code, std::vector<ValueUse> made, std::vector<ValueUse>
 
 void add_exchanged_experts(ModuleBuilder& b, const ExpertsSpec& spec, const Routing& v,
                            const std::function<void()>& add_meanwhile) {
-  const std::int64_t T = b.tokens(), H = row_width(b, spec), ranks = b.options().expert_ranks;
-  const std::int64_t El = spec.experts / ranks, alignment = b.options().row_alignment;
+  const Layout& layout = b.options().layout;
+  const GroupId group = layout.expert_ranks();
+  const Layout::ExpertRange here = layout.experts_here(spec.experts);
+  const std::int64_t T = b.tokens(), H = row_width(b, spec), ranks = layout.size_of(group);
+  const std::int64_t El = here.count, alignment = b.options().row_alignment;
   // A token has at most min(k, El) rows at one rank.
   const std::int64_t B = ranks * T * std::min(spec.router.k, El);
   const std::int64_t R = B + El * (alignment - 1);
   const DType compute = b.compute(), acc = b.accumulate();
-  const std::string group = "ep";
 
   const ValueId source_counts = b.activation("source_counts", DType::i32, {ranks, El});
   const ValueId received = b.activation("received", compute, {B, H});
@@ -63,7 +65,7 @@ void add_exchanged_experts(ModuleBuilder& b, const ExpertsSpec& spec, const Rout
   rows.dout = b.activation("d(local_out)", compute, {R, H});
   rows.R = R;
   rows.experts = El;
-  rows.first_expert = b.options().expert_rank * El;
+  rows.first_expert = here.first;
   rows.in_use_share = static_cast<double>(T * spec.router.k) / static_cast<double>(B);
 
   // Even routing sends a rank T k rows on average.
@@ -77,6 +79,9 @@ void add_exchanged_experts(ModuleBuilder& b, const ExpertsSpec& spec, const Rout
     b.module().values[value.index()].counts = v.counts;
   for (ValueId value : {received, received_weights, dreceived, dreceived_weights, sent, dsent})
     b.module().values[value.index()].counts = source_counts;
+  for (ValueId value : {v.rows, v.row_weights, v.drows, v.drow_weights, v.out, v.dout, received, received_weights,
+                        dreceived, dreceived_weights, sent, dsent, v.counts, source_counts})
+    b.module().values[value.index()].exchanged_over = group;
 
   Piece& counts = b.piece("counts", Lane::exchange);
   counts.forward.uses = {{v.counts}, {source_counts, Access::write}};

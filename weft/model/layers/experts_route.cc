@@ -33,7 +33,7 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
   const double eps = b.config().norm_epsilon;
   const bool zero_centred = b.config().zero_centred_norms, shared = spec.shared_ffn > 0;
   // Rows that travel lie densely.
-  const bool travels = b.options().expert_ranks > 1;
+  const bool travels = b.options().layout.divides(b.options().layout.expert_ranks());
   const std::int64_t alignment = travels ? 1 : b.options().row_alignment;
   const RouterSpec router = spec.router;
 

@@ -1,126 +1,144 @@
 // Final norm, and the head with cross entropy.
 //
-// The head never holds all logits: it works on slices of tokens. While a slice's logits are there it makes loss, the
-// gradient of its input and the weight gradient, so that logits are computed once; its forward is its backward.
+// The head never holds all logits: it works on slices of tokens. While a slice's logits are there it computes the loss,
+// the gradient of its input and the weight gradient, so logits are computed once; its forward is its backward.
 #include <algorithm>
 
 #include <fmt/format.h>
 
 #include "weft/device/operations.h"
 #include "weft/model/layers/layers.h"
+#include "weft/model/layers/uses.h"
+#include "weft/model/layers/weighted.h"
 
 namespace weft {
 
+namespace {
+
+struct Head {
+  ParameterValues w;
+  int depth = 0;
+  std::int64_t T = 0, S = 0;  // tokens, tokens per slice
+  std::int64_t vocabulary = 0, length = 0, scale_row = 0;
+  ValueId x, dx, next, labels, loss, scales, logits, dlogits;
+  ValueId kept;  // all logits, where an evaluation keeps them
+
+  bool main() const { return depth == 0; }
+  // Gradients of logits enter products in the model's dtype.
+  bool narrow() const { return dlogits != logits; }
+  // What a slice does with a sum that the first slice began.
+  static Store store(Store first, std::int64_t begin) { return begin == 0 ? first : Store::add; }
+};
+
+Head described(const ModuleBuilder& b, ValueId x, ParameterValues w, int depth) {
+  const std::int64_t T = b.tokens(), V = b.config().embedding_rows();
+  const std::int64_t row_bytes = V * static_cast<std::int64_t>(size_of(b.accumulate()));
+  const std::int64_t slices = std::clamp<std::int64_t>(
+      (T * row_bytes + b.options().logits_slice_bytes - 1) / b.options().logits_slice_bytes, 1, T);
+  Head v;
+  v.w = w;
+  v.depth = depth;
+  v.T = T;
+  v.S = (T + slices - 1) / slices;
+  v.vocabulary = b.config().vocabulary;
+  v.length = b.options().length;
+  v.scale_row = v.main() ? static_cast<std::int64_t>(StepValues::loss_scale) : depth - 1;
+  v.x = x;
+  return v;
+}
+
+void add_values(ModuleBuilder& b, Head& v) {
+  const std::int64_t V = b.config().embedding_rows();
+  const DType compute = b.compute(), acc = b.accumulate();
+  Module& m = b.module();
+  v.next = m.labels;  // what the main part predicts
+  v.labels = v.main() ? v.next : b.scratch("labels", DType::i32, {v.T});
+  v.loss = v.main() ? m.loss : m.mtp_losses[static_cast<std::size_t>(v.depth - 1)];
+  v.scales = v.main() ? m.step_values : m.mtp_scales;
+  v.logits = b.scratch("logits", acc, {v.S, V});
+  v.dlogits = compute != acc ? b.scratch("d(logits)", compute, {v.S, V}) : v.logits;
+  v.dx = b.gradient_of(v.x);
+  if (v.main() && b.options().keep_logits) v.kept = m.logits = b.value({"logits", ValueKind::output, acc, {v.T, V}});
+}
+
+void make_labels(const Run& r, const Head& v) {
+  if (!v.main()) r.ops().shift(r.stream(), {r[v.next], r[v.labels], {}, v.depth, -1, v.length});
+}
+
+// Of the n tokens from `begin` on; dlogits may be absent.
+void add_loss(const Run& r, const Head& v, std::int64_t begin, std::int64_t n, const Tensor& logits,
+              const Tensor& dlogits) {
+  const Tensor labels = r[v.labels].slice_rows(begin, n), scale = r[v.scales].slice_rows(v.scale_row, 1);
+  r.ops().cross_entropy(
+      r.stream(), {logits, labels, scale, r[v.loss], dlogits, {}, v.vocabulary, Head::store(r.store(v.loss), begin)});
+}
+
+void train(const Run& r, const Head& v) {
+  make_labels(r, v);
+  for (std::int64_t begin = 0; begin < v.T; begin += v.S) {
+    const std::int64_t n = std::min(v.S, v.T - begin);
+    const Tensor rows = r[v.x].slice_rows(begin, n), logits = r[v.logits].slice_rows(0, n),
+                 dlogits = r[v.dlogits].slice_rows(0, n);
+    r.ops().matmul(r.stream(), {rows, r[v.w.value], logits, Transposed::no, Transposed::yes});
+    add_loss(r, v, begin, n, logits, dlogits);
+    r.ops().matmul(r.stream(), {dlogits, r[v.w.value], r[v.dx].slice_rows(begin, n), Transposed::no, Transposed::no,
+                                r.store(v.dx)});
+    r.ops().matmul(r.stream(), {dlogits, rows, r[v.w.gradient], Transposed::yes, Transposed::no,
+                                Head::store(r.store(v.w.gradient), begin)});
+  }
+}
+
+void evaluate(const Run& r, const Head& v) {
+  make_labels(r, v);
+  for (std::int64_t begin = 0; begin < v.T; begin += v.S) {
+    const std::int64_t n = std::min(v.S, v.T - begin);
+    const Tensor rows = r[v.x].slice_rows(begin, n), logits = r[v.logits].slice_rows(0, n);
+    r.ops().matmul(r.stream(), {rows, r[v.w.value], logits, Transposed::no, Transposed::yes});
+    if (v.kept.valid()) r.ops().cast(r.stream(), {logits, r[v.kept].slice_rows(begin, n)});
+    add_loss(r, v, begin, n, logits, {});
+  }
+}
+
+}  // namespace
+
 ValueId add_final_norm(ModuleBuilder& b, ValueId x, int depth) {
   const std::int64_t T = b.tokens(), H = b.config().hidden;
-  const double eps = b.config().norm_epsilon;
-  const bool zero_centred = b.config().zero_centred_norms;
   b.enter(depth, -1, depth == 0 ? "final_norm" : fmt::format("mtp{}.final_norm", depth));
-  if (depth == 0) b.next_unit();  // that of an MTP depth stands in the unit of its last layer
-  const ParameterValues w = b.norm_weight("weight", Role::final_norm, H);
+  if (depth == 0) b.next_unit();  // that of an MTP depth belongs to the unit of its last layer
+  const Norm norm = add_norm(b, "weight", Role::final_norm, H);
   const ValueId y = b.activation("y", b.compute(), {T, H});
   const ValueId inverse = b.activation("inverse", b.accumulate(), {T});
   const ValueId dx = b.gradient_of(x), dy = b.gradient_of(y);
 
   Piece& p = b.piece("norm");
-  p.place.part = Part::final_norm;
-  p.forward = {{{x}, {w.value}, {y, Access::write}, {inverse, Access::write}}, [=](const Run& r) {
-                 r.ops().rms_norm(r.stream(), {r[x], r[w.value], r[y], r[inverse], 1, eps, zero_centred});
-               }};
-  p.backward = {{{dy}, {x}, {inverse}, {w.value}, {dx, Access::write}, {w.gradient, Access::add}}, [=](const Run& r) {
-                  r.ops().rms_norm_backward(r.stream(), {r[x], r[w.value], r[inverse], r[dy], r[dx], Tensor{},
-                                                         r[w.gradient], 1, zero_centred, r.store(w.gradient)});
-                }};
+  p.place.section = Section::final_norm;
+  p.forward = {{{x}, {norm.value}, {y, Access::write}, {inverse, Access::write}},
+               [=](const Run& r) { norm.forward(r, r[x], r[y], inverse); }};
+  p.backward = {{{dy}, {x}, {inverse}, {norm.value}, {dx, Access::write}, {norm.gradient, Access::add}},
+                [=](const Run& r) { norm.backward(r, r[x], inverse, r[dy], r[dx]); }};
   return y;
 }
 
 void add_head(ModuleBuilder& b, ValueId x, ParameterValues w, int depth) {
-  const std::int64_t T = b.tokens(), V = b.config().embedding_rows();
-  const DType compute = b.compute(), acc = b.accumulate();
-  const std::int64_t row_bytes = V * static_cast<std::int64_t>(size_of(acc));
-  const std::int64_t slices = std::clamp<std::int64_t>(
-      (T * row_bytes + b.options().logits_slice_bytes - 1) / b.options().logits_slice_bytes, 1, T);
-  const std::int64_t S = (T + slices - 1) / slices;
-  const std::int64_t vocabulary = b.config().vocabulary;
-  Module& m = b.module();
-  const bool main = depth == 0;
-  const std::int64_t length = b.options().length;
-  b.enter(depth, -1, main ? "head" : fmt::format("mtp{}.head", depth));
-  const ValueId next = m.labels;  // what the main part predicts
-  const ValueId labels = main ? next : b.scratch("labels", DType::i32, {T});
-  const ValueId loss = main ? m.loss : m.mtp_losses[static_cast<std::size_t>(depth - 1)];
-  const ValueId scales = main ? m.step_values : m.mtp_scales;
-  const std::int64_t scale_row = main ? static_cast<std::int64_t>(StepValues::loss_scale) : depth - 1;
-
-  const ValueId logits = b.scratch("logits", acc, {S, V});
-  const bool narrow = compute != acc;  // gradients of logits go into products in the model's dtype
-  const ValueId dlogits = narrow ? b.scratch("d(logits)", compute, {S, V}) : logits;
-  const ValueId dx = b.gradient_of(x);
-  const auto scale_of = [scales, scale_row](const Run& r) { return r[scales].slice_rows(scale_row, 1); };
-  const auto make_labels = [=](const Run& r) {
-    if (!main) r.ops().shift(r.stream(), {r[next], r[labels], {}, depth, -1, length});
-  };
-  // What a slice after the first does with a sum that the first one began.
-  const auto after = [](Store first, std::int64_t begin) { return begin == 0 ? first : Store::add; };
+  b.enter(depth, -1, depth == 0 ? "head" : fmt::format("mtp{}.head", depth));
+  Head v = described(b, x, w, depth);
+  add_values(b, v);
 
   Piece& p = b.piece("loss");
-  p.place.part = Part::head;
-  p.forward.uses = {{x},
-                    {w.value},
-                    {next},
-                    {scales},
-                    {logits, Access::write},
-                    {loss, Access::add},
-                    {dx, Access::add},
-                    {w.gradient, Access::add}};
-  if (narrow) p.forward.uses.push_back({dlogits, Access::write});
-  if (!main) p.forward.uses.push_back({labels, Access::write});
-  p.forward.run = [=](const Run& r) {
-    make_labels(r);
-    for (std::int64_t begin = 0; begin < T; begin += S) {
-      const std::int64_t n = std::min(S, T - begin);
-      const Tensor rows = r[x].slice_rows(begin, n), part = r[logits].slice_rows(0, n),
-                   dpart = r[dlogits].slice_rows(0, n);
-      r.ops().matmul(r.stream(), {rows, r[w.value], part, Transposed::no, Transposed::yes});
-      r.ops().cross_entropy(r.stream(), {part,
-                                         r[labels].slice_rows(begin, n),
-                                         scale_of(r),
-                                         r[loss],
-                                         dpart,
-                                         {},
-                                         vocabulary,
-                                         after(r.store(loss), begin)});
-      r.ops().matmul(r.stream(),
-                     {dpart, r[w.value], r[dx].slice_rows(begin, n), Transposed::no, Transposed::no, r.store(dx)});
-      r.ops().matmul(r.stream(),
-                     {dpart, rows, r[w.gradient], Transposed::yes, Transposed::no, after(r.store(w.gradient), begin)});
-    }
-  };
+  p.place.section = Section::head;
+  reads(p.forward, {x, w.value, v.next, v.scales});
+  writes(p.forward, {v.logits});
+  adds_to(p.forward, {v.loss, v.dx, w.gradient});
+  if (v.narrow()) writes(p.forward, {v.dlogits});
+  if (!v.main()) writes(p.forward, {v.labels});
+  p.forward.run = [v](const Run& r) { train(r, v); };
 
-  p.evaluate.uses = {{x}, {w.value}, {next}, {scales}, {logits, Access::write}, {loss, Access::add}};
-  if (!main) p.evaluate.uses.push_back({labels, Access::write});
-  if (main && b.options().keep_logits) {
-    m.logits = b.value({"logits", ValueKind::output, acc, {T, V}});
-    p.evaluate.uses.push_back({m.logits, Access::write});
-  }
-  const ValueId kept = main ? m.logits : ValueId{};
-  p.evaluate.run = [=](const Run& r) {
-    make_labels(r);
-    for (std::int64_t begin = 0; begin < T; begin += S) {
-      const std::int64_t n = std::min(S, T - begin);
-      const Tensor part = r[logits].slice_rows(0, n);
-      r.ops().matmul(r.stream(), {r[x].slice_rows(begin, n), r[w.value], part, Transposed::no, Transposed::yes});
-      if (kept.valid()) r.ops().cast(r.stream(), {part, r[kept].slice_rows(begin, n)});
-      r.ops().cross_entropy(r.stream(), {part,
-                                         r[labels].slice_rows(begin, n),
-                                         scale_of(r),
-                                         r[loss],
-                                         {},
-                                         {},
-                                         vocabulary,
-                                         after(r.store(loss), begin)});
-    }
-  };
+  reads(p.evaluate, {x, w.value, v.next, v.scales});
+  writes(p.evaluate, {v.logits});
+  adds_to(p.evaluate, {v.loss});
+  if (!v.main()) writes(p.evaluate, {v.labels});
+  if (v.kept.valid()) writes(p.evaluate, {v.kept});
+  p.evaluate.run = [v](const Run& r) { evaluate(r, v); };
 }
 
 }  // namespace weft

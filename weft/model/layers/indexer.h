@@ -1,12 +1,12 @@
-// The indexer of sparse attention: which keys a query sees, and what it learns that from.
+// The indexer of sparse attention: it chooses the keys that a query sees, and learns the choice from attention itself.
 #pragma once
 
 #include "weft/device/operations/attention.h"
-#include "weft/model/layers/layers.h"
+#include "weft/model/layers/rotary.h"
 
 namespace weft {
 
-// Parts of the layer's piece. backward and weight_gradient are there where the indexer has a loss of its own; no
+// Parts of the layer's piece. backward and weight_gradient are present where the indexer has a loss of its own; no
 // gradient leaves it.
 struct IndexerParts {
   ValueId keys;  // i32 [T, K], K = min(topk, length)

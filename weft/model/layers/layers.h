@@ -1,4 +1,4 @@
-// One function a kind of layer. Each declares the layer's parameters and pieces and returns the value it writes;
+// One function per kind of layer. Each declares the layer's parameters and pieces and returns the value it writes;
 // x and the result are the residual stream, [tokens, hidden].
 #pragma once
 
@@ -15,16 +15,9 @@ ValueId add_delta_net(ModuleBuilder& b, const DeltaNetSpec& spec, ValueId x);  /
 ValueId add_mlp(ModuleBuilder& b, const MlpSpec& spec, ValueId x);             // `-`  mlp.cc
 ValueId add_experts(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x);     // `E`  experts.cc
 ValueId add_final_norm(ModuleBuilder& b, ValueId x, int depth = 0);            // head.cc
-// Cross entropy of the next token, or of the one `depth` further on.
+// Cross entropy of the next token, or of the one `depth` positions further on.
 void add_head(ModuleBuilder& b, ValueId x, ParameterValues weight, int depth = 0);  // head.cc
-// What goes into MTP depth `depth`; h: hidden state of the depth before, after its final norm.
+// The input of MTP depth `depth`; h: the hidden state of the depth before, after its final norm.
 ValueId add_mtp_input(ModuleBuilder& b, int depth, ValueId h, ParameterValues embedding);  // mtp.cc
-
-// cosine and sine of every position's angles, [length, width / 2], by the formulas of docs/numerics.md
-struct RotaryTables {
-  ValueId cosine, sine;
-  std::int64_t width = 0;
-};
-RotaryTables add_rotary_tables(ModuleBuilder& b, const RopeSpec& rope, std::int64_t head_dim);  // rotary.cc
 
 }  // namespace weft

@@ -1,103 +1,89 @@
 // `-`: y = x + W_down act(W_up norm(x));  gated: [gate | up] in one matrix, act(gate) up.
 #include "weft/device/operations.h"
 #include "weft/model/layers/layers.h"
+#include "weft/model/layers/residual_block.h"
+#include "weft/model/layers/uses.h"
 
 namespace weft {
 
-ValueId add_mlp(ModuleBuilder& b, const MlpSpec& spec, ValueId x) {
-  const std::int64_t T = b.tokens(), H = b.config().hidden, F = spec.ffn;
-  const bool gated = spec.activation.gated();
-  const std::int64_t width = gated ? 2 * F : F;
-  const DType compute = b.compute();
-  const double eps = b.config().norm_epsilon;
-  const bool zero_centred = b.config().zero_centred_norms;
-  const Init zero{Init::Kind::constant, 0};
+namespace {
 
-  const ParameterValues norm = b.norm_weight("norm_weight", Role::norm, H);
+struct Mlp : ResidualBlock {
+  ActivationSpec activation;
+};
+
+void add_parameters(ModuleBuilder& b, const MlpSpec& spec, Mlp& v) {
+  const std::int64_t H = b.config().hidden, F = spec.ffn;
+  const Init zero{Init::Kind::constant, 0};
   std::vector<ParameterPart> parts, bias_parts;
-  for (Role role : gated ? std::vector{Role::gate, Role::up} : std::vector{Role::up}) {
+  for (Role role : spec.activation.gated() ? std::vector{Role::gate, Role::up} : std::vector{Role::up}) {
     parts.push_back(b.part(role, {F, H}, b.matrix_init()));
     bias_parts.push_back(b.part(role == Role::gate ? Role::gate_bias : Role::up_bias, {F}, zero));
   }
-  const ParameterValues w1 = b.parameter("up_weight", {width, H}, parts);
-  const ParameterValues w2 = b.parameter("down_weight", {H, F}, {b.part(Role::down, {H, F}, b.residual_init())});
-  ParameterValues b1, b2;
+  const auto width = static_cast<std::int64_t>(parts.size()) * F;
+  v.w_in = {b.parameter("up_weight", {width, H}, parts)};
+  v.w_out = {b.parameter("down_weight", {H, F}, {b.part(Role::down, {H, F}, b.residual_init())})};
   if (spec.bias) {
-    b1 = b.parameter("up_bias", {width}, bias_parts);
-    b2 = b.parameter("down_bias", {H}, {b.part(Role::down_bias, {H}, zero)});
+    v.w_in.bias = b.parameter("up_bias", {width}, bias_parts);
+    v.w_out.bias = b.parameter("down_bias", {H}, {b.part(Role::down_bias, {H}, zero)});
   }
+}
 
-  const ValueId xn = b.activation("xn", compute, {T, H});
-  const ValueId inverse = b.activation("inverse", b.accumulate(), {T});
-  const ValueId h = b.activation("h", compute, {T, width});
-  const ValueId a = b.activation("a", compute, {T, F});
-  const ValueId y = b.activation("y", compute, {T, H});
-  const ValueId dh = b.activation("d(h)", compute, {T, width});
-  const ValueId da = b.scratch("d(a)", compute, {T, F});
-  const ValueId dxn = b.scratch("d(xn)", compute, {T, H});
-  const ValueId dx = b.gradient_of(x), dy = b.gradient_of(y);
-  const ActivationSpec act = spec.activation;
-  const bool bias = spec.bias;
+void add_values(ModuleBuilder& b, const MlpSpec& spec, Mlp& v) {
+  const std::int64_t T = b.tokens(), H = b.config().hidden, F = spec.ffn;
+  const std::int64_t width = spec.activation.gated() ? 2 * F : F;
+  const DType compute = b.compute();
+  v.add_norm_values(b);
+  v.in = b.activation("h", compute, {T, width});
+  v.mixed = b.activation("a", compute, {T, F});
+  v.y = b.activation("y", compute, {T, H});
+  v.din = b.activation("d(h)", compute, {T, width});
+  v.dmixed = b.scratch("d(a)", compute, {T, F});
+  v.dxn = b.scratch("d(xn)", compute, {T, H});
+  v.add_gradients(b);
+}
 
-  Piece& p = b.piece("mix");
-  p.forward.uses = {{x},
-                    {norm.value},
-                    {w1.value},
-                    {w2.value},
-                    {xn, Access::write},
-                    {inverse, Access::write},
-                    {h, Access::write},
-                    {a, Access::write},
-                    {y, Access::write}};
-  if (bias) p.forward.uses.insert(p.forward.uses.end(), {{b1.value}, {b2.value}});
-  p.forward.run = [=](const Run& r) {
-    r.ops().rms_norm(r.stream(), {r[x], r[norm.value], r[xn], r[inverse], 1, eps, zero_centred});
-    Matmul up{r[xn], r[w1.value], r[h], Transposed::no, Transposed::yes};
-    Matmul down{r[a], r[w2.value], r[y], Transposed::no, Transposed::yes};
-    down.residual = r[x];
-    if (bias) {
-      up.bias = r[b1.value];
-      down.bias = r[b2.value];
-    }
-    r.ops().matmul(r.stream(), up);
-    r.ops().activation(r.stream(), {act, r[h], r[a]});
-    r.ops().matmul(r.stream(), down);
+PieceCode forward(const Mlp& v) {
+  PieceCode f;
+  reads(f, {v.x, v.norm.value, v.w_in.value, v.w_out.value});
+  writes(f, {v.xn, v.inverse, v.in, v.mixed, v.y});
+  if (v.w_in.has_bias()) reads(f, {v.w_in.bias.value, v.w_out.bias.value});
+  f.run = [v](const Run& r) { r.ops().activation(r.stream(), {v.activation, r[v.in], r[v.mixed]}); };
+  return f;
+}
+
+PieceCode backward(const Mlp& v) {
+  PieceCode g;
+  reads(g, {v.dy, v.x, v.inverse, v.in, v.norm.value, v.w_in.value, v.w_out.value});
+  writes(g, {v.din, v.dmixed, v.dxn, v.dx});
+  adds_to(g, {v.norm.gradient});
+  g.run = [v](const Run& r) {
+    r.ops().activation_backward(r.stream(), {v.activation, r[v.in], {}, r[v.dmixed], r[v.din]});
   };
+  return g;
+}
 
-  p.backward.uses = {{dy},
-                     {x},
-                     {inverse},
-                     {h},
-                     {norm.value},
-                     {w1.value},
-                     {w2.value},
-                     {dh, Access::write},
-                     {da, Access::write},
-                     {dxn, Access::write},
-                     {dx, Access::write},
-                     {norm.gradient, Access::add}};
-  p.backward.run = [=](const Run& r) {
-    r.ops().matmul(r.stream(), {r[dy], r[w2.value], r[da]});
-    r.ops().activation_backward(r.stream(), {act, r[h], {}, r[da], r[dh]});
-    r.ops().matmul(r.stream(), {r[dh], r[w1.value], r[dxn]});
-    r.ops().rms_norm_backward(r.stream(), {r[x], r[norm.value], r[inverse], r[dxn], r[dx], r[dy], r[norm.gradient], 1,
-                                           zero_centred, r.store(norm.gradient)});
+PieceCode weight_gradient(const Mlp& v) {
+  PieceCode w = v.weight_gradient();
+  if (!v.w_in.has_bias()) return w;
+  adds_to(w, {v.w_in.bias.gradient, v.w_out.bias.gradient});
+  w.run = [v, products = std::move(w.run)](const Run& r) {
+    products(r);
+    v.w_out.bias_gradient(r, v.dy);
+    v.w_in.bias_gradient(r, v.din);
   };
+  return w;
+}
 
-  p.weight_gradient.uses = {{dy}, {a}, {dh}, {xn}, {w2.gradient, Access::add}, {w1.gradient, Access::add}};
-  if (bias)
-    p.weight_gradient.uses.insert(p.weight_gradient.uses.end(),
-                                  {{b1.gradient, Access::add}, {b2.gradient, Access::add}});
-  p.weight_gradient.run = [=](const Run& r) {
-    const auto store = [&](ParameterValues parameter) { return r.store(parameter.gradient); };
-    r.ops().matmul(r.stream(), {r[dy], r[a], r[w2.gradient], Transposed::yes, Transposed::no, store(w2)});
-    r.ops().matmul(r.stream(), {r[dh], r[xn], r[w1.gradient], Transposed::yes, Transposed::no, store(w1)});
-    if (bias) {
-      r.ops().column_sum(r.stream(), {r[dy], r[b2.gradient], store(b2)});
-      r.ops().column_sum(r.stream(), {r[dh], r[b1.gradient], store(b1)});
-    }
-  };
-  return y;
+}  // namespace
+
+ValueId add_mlp(ModuleBuilder& b, const MlpSpec& spec, ValueId x) {
+  Mlp v;
+  v.activation = spec.activation;
+  v.add_norm_weight(b, x);
+  add_parameters(b, spec, v);
+  add_values(b, spec, v);
+  return v.add_piece(b, forward(v), backward(v), weight_gradient(v));
 }
 
 }  // namespace weft

@@ -1,72 +1,118 @@
-// Multi-token prediction: what goes into depth d. With h the hidden state of depth d - 1 after its final norm (depth 0:
+// Multi-token prediction: the input of depth d. With h the hidden state of depth d - 1 after its final norm (depth 0:
 // the main part), and e the embedding of the token d positions further on:
 //   y = W [norm_e(e) | norm_h(h)]         W [H, 2 H]
-// Embedding and head are the main part's. A token whose further token lies beyond the sequence gets token 0; its label
-// is not counted either, and nothing before it sees it.
+// Embedding and head are the main part's. Where the token further on is beyond the sequence's end, token 0 takes its
+// place; that position's label is not counted either, and no earlier position sees it.
 #include <fmt/format.h>
 
 #include "weft/device/operations.h"
 #include "weft/model/layers/layers.h"
+#include "weft/model/layers/uses.h"
+#include "weft/model/layers/weighted.h"
 
 namespace weft {
 
-ValueId add_mtp_input(ModuleBuilder& b, int depth, ValueId h, ParameterValues embedding) {
-  const std::int64_t T = b.tokens(), H = b.config().hidden, length = b.options().length;
-  const double eps = b.config().norm_epsilon;
-  const bool zero_centred = b.config().zero_centred_norms;
+namespace {
+
+struct MtpInput {
+  int depth = 0;
+  std::int64_t H = 0, length = 0;
+  ParameterValues embedding;
+  Norm norm_e, norm_h;
+  Linear w;
+  ValueId all_tokens, h, tokens, e, e_again, e_inverse, h_inverse, joined, y;
+  ValueId djoined, de, dh, dy;
+
+  Tensor of_e(const Tensor& both) const { return both.slice_columns(0, H); }
+  Tensor of_h(const Tensor& both) const { return both.slice_columns(H, H); }
+};
+
+void add_parameters(ModuleBuilder& b, MtpInput& v) {
+  v.norm_e = add_norm(b, "embedding_norm_weight", Role::mtp_embedding_norm, v.H);
+  v.norm_h = add_norm(b, "hidden_norm_weight", Role::mtp_hidden_norm, v.H);
+  const Shape shape{v.H, 2 * v.H};
+  v.w = {b.parameter("weight", shape, {b.part(Role::mtp_projection, shape, b.matrix_init())})};
+}
+
+void add_values(ModuleBuilder& b, MtpInput& v) {
+  const std::int64_t T = b.tokens(), H = v.H;
   const DType compute = b.compute(), acc = b.accumulate();
+  v.all_tokens = b.module().tokens;
+  v.tokens = b.activation("tokens", DType::i32, {T});
+  v.e = b.scratch("e", compute, {T, H});
+  v.e_again = b.scratch("e_again", compute, {T, H});
+  v.e_inverse = b.activation("e_inverse", acc, {T});
+  v.h_inverse = b.activation("h_inverse", acc, {T});
+  v.joined = b.activation("joined", compute, {T, 2 * H});
+  v.y = b.activation("y", compute, {T, H});
+  v.djoined = b.scratch("d(joined)", compute, {T, 2 * H});
+  v.de = b.activation("d(e)", compute, {T, H});
+  v.dh = b.gradient_of(v.h);
+  v.dy = b.gradient_of(v.y);
+}
+
+PieceCode forward(const MtpInput& v) {
+  PieceCode f;
+  reads(f, {v.all_tokens, v.embedding.value, v.h, v.norm_e.value, v.norm_h.value, v.w.value});
+  writes(f, {v.tokens, v.e, v.e_inverse, v.h_inverse, v.joined, v.y});
+  f.run = [v](const Run& r) {
+    const Tensor both = r[v.joined];
+    r.ops().shift(r.stream(), {r[v.all_tokens], r[v.tokens], {}, v.depth, 0, v.length});
+    r.ops().embedding(r.stream(), {r[v.tokens], r[v.embedding.value], r[v.e]});
+    v.norm_e.forward(r, r[v.e], v.of_e(both), v.e_inverse);
+    v.norm_h.forward(r, r[v.h], v.of_h(both), v.h_inverse);
+    v.w.forward(r, both, r[v.y]);
+  };
+  return f;
+}
+
+PieceCode backward(const MtpInput& v) {
+  PieceCode g;
+  reads(g,
+        {v.dy, v.tokens, v.embedding.value, v.h, v.norm_e.value, v.norm_h.value, v.w.value, v.e_inverse, v.h_inverse});
+  writes(g, {v.e_again, v.djoined, v.de});
+  adds_to(g, {v.dh, v.norm_e.gradient, v.norm_h.gradient});
+  g.run = [v](const Run& r) {
+    const Tensor d = r[v.djoined];
+    r.ops().embedding(r.stream(), {r[v.tokens], r[v.embedding.value], r[v.e_again]});  // cheaper than keeping it
+    v.w.backward(r, r[v.dy], d);
+    v.norm_e.backward(r, r[v.e_again], v.e_inverse, v.of_e(d), r[v.de]);
+    const Tensor before = r.store(v.dh) == Store::add ? r[v.dh] : Tensor{};
+    v.norm_h.backward(r, r[v.h], v.h_inverse, v.of_h(d), r[v.dh], before);
+  };
+  return g;
+}
+
+PieceCode weight_gradient(const MtpInput& v) {
+  PieceCode w;
+  reads(w, {v.dy, v.joined, v.tokens, v.de});
+  adds_to(w, {v.w.gradient, v.embedding.gradient});
+  w.run = [v](const Run& r) {
+    v.w.weight_gradient(r, v.dy, v.joined);
+    r.ops().embedding_gradient(r.stream(),
+                               {r[v.tokens], r[v.de], r[v.embedding.gradient], r.store(v.embedding.gradient)});
+  };
+  return w;
+}
+
+}  // namespace
+
+ValueId add_mtp_input(ModuleBuilder& b, int depth, ValueId h, ParameterValues embedding) {
   b.enter(depth, -1, fmt::format("mtp{}.input", depth));
   b.next_unit();
-  const ParameterValues norm_e = b.norm_weight("embedding_norm_weight", Role::mtp_embedding_norm, H);
-  const ParameterValues norm_h = b.norm_weight("hidden_norm_weight", Role::mtp_hidden_norm, H);
-  const ParameterValues w =
-      b.parameter("weight", {H, 2 * H}, {b.part(Role::mtp_projection, {H, 2 * H}, b.matrix_init())});
-
-  const ValueId all_tokens = b.module().tokens;
-  const ValueId tokens = b.activation("tokens", DType::i32, {T});
-  const ValueId e = b.scratch("e", compute, {T, H}), again = b.scratch("e_again", compute, {T, H});
-  const ValueId e_inverse = b.activation("e_inverse", acc, {T}), h_inverse = b.activation("h_inverse", acc, {T});
-  const ValueId joined = b.activation("joined", compute, {T, 2 * H});
-  const ValueId y = b.activation("y", compute, {T, H});
-  const ValueId djoined = b.scratch("d(joined)", compute, {T, 2 * H});
-  const ValueId de = b.activation("d(e)", compute, {T, H});
-  const ValueId dh = b.gradient_of(h), dy = b.gradient_of(y);
-
+  MtpInput v;
+  v.depth = depth;
+  v.H = b.config().hidden;
+  v.length = b.options().length;
+  v.embedding = embedding;
+  v.h = h;
+  add_parameters(b, v);
+  add_values(b, v);
   Piece& p = b.piece("project");
-  p.forward.uses = {{all_tokens}, {embedding.value}, {h}, {norm_e.value}, {norm_h.value}, {w.value}};
-  for (ValueId made : {tokens, e, e_inverse, h_inverse, joined, y}) p.forward.uses.push_back({made, Access::write});
-  p.forward.run = [=](const Run& r) {
-    r.ops().shift(r.stream(), {r[all_tokens], r[tokens], {}, depth, 0, length});
-    r.ops().embedding(r.stream(), {r[tokens], r[embedding.value], r[e]});
-    const Tensor both = r[joined];
-    r.ops().rms_norm(r.stream(), {r[e], r[norm_e.value], both.slice_columns(0, H), r[e_inverse], 1, eps, zero_centred});
-    r.ops().rms_norm(r.stream(), {r[h], r[norm_h.value], both.slice_columns(H, H), r[h_inverse], 1, eps, zero_centred});
-    r.ops().matmul(r.stream(), {both, r[w.value], r[y], Transposed::no, Transposed::yes});
-  };
-
-  p.backward.uses = {{dy},           {tokens},  {embedding.value}, {h},        {norm_e.value},
-                     {norm_h.value}, {w.value}, {e_inverse},       {h_inverse}};
-  for (ValueId made : {again, djoined, de}) p.backward.uses.push_back({made, Access::write});
-  for (ValueId made : {dh, norm_e.gradient, norm_h.gradient}) p.backward.uses.push_back({made, Access::add});
-  p.backward.run = [=](const Run& r) {
-    r.ops().embedding(r.stream(), {r[tokens], r[embedding.value], r[again]});  // cheaper than keeping it
-    r.ops().matmul(r.stream(), {r[dy], r[w.value], r[djoined]});
-    const Tensor d = r[djoined], from_e = d.slice_columns(0, H), from_h = d.slice_columns(H, H);
-    r.ops().rms_norm_backward(r.stream(), {r[again], r[norm_e.value], r[e_inverse], from_e, r[de], Tensor{},
-                                           r[norm_e.gradient], 1, zero_centred, r.store(norm_e.gradient)});
-    const Tensor before = r.store(dh) == Store::add ? r[dh] : Tensor{};
-    r.ops().rms_norm_backward(r.stream(), {r[h], r[norm_h.value], r[h_inverse], from_h, r[dh], before,
-                                           r[norm_h.gradient], 1, zero_centred, r.store(norm_h.gradient)});
-  };
-
-  p.weight_gradient = {
-      {{dy}, {joined}, {tokens}, {de}, {w.gradient, Access::add}, {embedding.gradient, Access::add}},
-      [=](const Run& r) {
-        r.ops().matmul(r.stream(),
-                       {r[dy], r[joined], r[w.gradient], Transposed::yes, Transposed::no, r.store(w.gradient)});
-        r.ops().embedding_gradient(r.stream(), {r[tokens], r[de], r[embedding.gradient], r.store(embedding.gradient)});
-      }};
-  return y;
+  p.forward = forward(v);
+  p.backward = backward(v);
+  p.weight_gradient = weight_gradient(v);
+  return v.y;
 }
 
 }  // namespace weft

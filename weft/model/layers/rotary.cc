@@ -1,17 +1,17 @@
 // Rotary frequencies and their scalings (docs/numerics.md has the formulas).
+#include "weft/model/layers/rotary.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 
 #include <fmt/format.h>
 
-#include "weft/model/layers/layers.h"
-
 namespace weft {
 
 namespace {
 
-// One frequency a pair of dims, after scaling.
+// One frequency per pair of dims, after scaling.
 std::vector<double> frequencies(const RopeSpec& rope, std::int64_t width) {
   constexpr double two_pi = 2 * std::numbers::pi;
   const auto d = static_cast<double>(width);

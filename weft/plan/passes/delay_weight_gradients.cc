@@ -22,7 +22,7 @@ void put_unit(const std::vector<Node>& nodes, std::size_t first, std::size_t las
 Plan delay_weight_gradients(const Plan& plan) {
   Plan delayed = plan;
   delayed.nodes.clear();
-  const auto unit_of = [&](const Node& node) { return plan.pieces[node.piece.index()].unit; };
+  const auto unit_of = [&](const Node& node) { return plan.place_of(node).unit; };
   for (std::size_t i = 0; i < plan.nodes.size();) {
     const Node& node = plan.nodes[i];
     if (!is_backward(node)) {

@@ -51,16 +51,12 @@ class Expansion {
   Expansion(const Module& module, const PlanOptions& options) : module_(module), options_(options) {
     plan_.kind = options.kind;
     plan_.micro_batches = options.micro_batches;
-    for (const Value& v : module.values)
-      plan_.values.push_back({v.name, storage_of(v.kind), v.dtype, v.shape,
-                              v.shape.elements() * static_cast<std::int64_t>(size_of(v.dtype)), v.tensor, v.summed_over,
-                              v.first_summed_row, v.counts, v.read_by_host,
-                              v.tensor.valid() && module.parameters[v.tensor.index()].expert,
-                              v.kind == ValueKind::running});
+    plan_.groups = module.layout.group_names();
+    for (const Value& value : module.values) plan_.values.push_back(info_of(value));
     for (const auto* list : {&module.pieces, &module.updates})
       for (const Piece& piece : *list)
-        plan_.pieces.push_back({piece.place.layer + "." + piece.place.piece, piece.place.layer, piece.place.piece,
-                                piece.place.unit, phases_of(piece), piece.place.part, piece.place.depth});
+        plan_.places.push_back({piece.place.layer + "." + piece.place.piece, piece.place.layer, piece.place.piece,
+                                piece.place.unit, phases_of(piece), piece.place.section, piece.place.depth});
     of_step_.resize(module.values.size());
     of_micro_batch_.resize(static_cast<std::size_t>(options.micro_batches) * module.values.size());
   }
@@ -77,12 +73,29 @@ class Expansion {
   }
   void update() {
     for (std::size_t i = 0; i < module_.updates.size(); ++i)
-      for (Phase phase : {Phase::reduce, Phase::update})
-        add_node(module_.pieces.size() + i, module_.updates[i], phase, -1);
+      add_node(module_.pieces.size() + i, module_.updates[i], Phase::update, -1);
   }
-  Plan take() { return std::move(plan_); }
+  Plan take() {
+    number_contributions();
+    return std::move(plan_);
+  }
 
  private:
+  ValueInfo info_of(const Value& v) const {
+    ValueInfo info{
+        v.name,  storage_of(v.kind), v.dtype, v.shape, v.shape.elements() * static_cast<std::int64_t>(size_of(v.dtype)),
+        v.tensor};
+    info.summed_over = v.summed_over;
+    info.exchanged_over = v.exchanged_over;
+    info.counts = v.counts;
+    info.given_by_host = v.given_by_host;
+    info.read_by_host = v.read_by_host;
+    info.running = v.kind == ValueKind::running;
+    if (v.kind == ValueKind::parameter_gradient)
+      info.summed_over = info.replicas = module_.parameters[v.tensor.index()].placement.replicas;
+    return info;
+  }
+
   BufferId buffer_of(ValueId value, int micro_batch) {
     const Value& made = module_.value(value);
     const int first = micro_batch / options_.block * options_.block;  // of the block
@@ -92,7 +105,7 @@ class Expansion {
     BufferId& id = slot_of(value, micro_batch);
     if (!id.valid()) {
       id = BufferId(std::ssize(plan_.buffers));
-      plan_.buffers.push_back({value, in_micro_batch(value, micro_batch) ? micro_batch : -1, 0});
+      plan_.buffers.push_back({value, in_micro_batch(value, micro_batch) ? micro_batch : -1});
     }
     return id;
   }
@@ -111,8 +124,10 @@ class Expansion {
     const PieceCode& code = piece.code(phase);
     if (!code || !has_phase(plan_.kind, phase)) return;
     Node node;
+    node.kind = code.collectives.empty() ? NodeKind::compute : NodeKind::communicate;
     node.phase = phase;
     node.lane = piece.lane;
+    node.place = PlaceId(static_cast<std::int64_t>(index));
     node.piece = PieceId(static_cast<std::int64_t>(index));
     node.micro_batch = micro_batch;
     node.first_use = static_cast<std::int32_t>(plan_.uses.size());
@@ -121,15 +136,17 @@ class Expansion {
       if (plan_.values[use.value.index()].storage == Storage::scratch) slot_of(use.value, micro_batch) = {};
     for (const ValueUse& use : code.uses) {
       BufferUse made{buffer_of(use.value, micro_batch), use.access, -1};
-      if (use.access == Access::add) made.contribution = plan_.buffers[made.buffer.index()].contributions++;
+      if (use.access == Access::add) ++plan_.buffers[made.buffer.index()].contributions;
       plan_.uses.push_back(made);
     }
     node.first_collective = static_cast<std::int32_t>(plan_.collectives.size());
     node.collectives = static_cast<std::int32_t>(code.collectives.size());
     for (const Collective& c : code.collectives) {
       const auto buffer = [&](ValueId value) { return value.valid() ? buffer_of(value, micro_batch) : BufferId{}; };
-      plan_.collectives.push_back({c.kind, group_of(c.group), buffer(c.send), buffer(c.receive), buffer(c.send_counts),
-                                   buffer(c.receive_counts), expected_bytes(c), c.first_row});
+      NodeCollective made{
+          c.kind, c.group, buffer(c.send), buffer(c.receive), buffer(c.send_counts), buffer(c.receive_counts)};
+      made.bytes = expected_bytes(c);
+      plan_.collectives.push_back(made);
     }
     plan_.nodes.push_back(node);
   }
@@ -139,11 +156,30 @@ class Expansion {
     return static_cast<std::int64_t>(in_use * static_cast<double>(plan_.values[c.send.index()].bytes));
   }
 
-  std::int32_t group_of(const std::string& name) {
-    const auto at = std::find(plan_.groups.begin(), plan_.groups.end(), name);
-    if (at != plan_.groups.end()) return static_cast<std::int32_t>(at - plan_.groups.begin());
-    plan_.groups.push_back(name);
-    return static_cast<std::int32_t>(plan_.groups.size()) - 1;
+  // The `add`s to a buffer are numbered by micro-batch, and within one by consumer: forward before backward, each in the
+  // order in which its pass visits the pieces. So the order of passes decides nothing. A block of micro-batches counts as
+  // one: all its forward passes come before its backward passes.
+  void number_contributions() {
+    struct Contribution {
+      std::int32_t buffer, block, back, micro_batch, visit, use;
+      auto operator<=>(const Contribution&) const = default;
+    };
+    std::vector<Contribution> all;
+    for (const Node& node : plan_.nodes) {
+      const auto pieces = static_cast<std::int32_t>(module_.pieces.size());
+      const bool back = node.phase == Phase::backward || node.phase == Phase::weight_gradient;
+      const std::int32_t visit =
+          back ? 2 * (pieces - node.place.value) + (node.phase == Phase::weight_gradient) : node.place.value;
+      for (std::int32_t u = node.first_use; u < node.first_use + node.uses; ++u)
+        if (const BufferUse& use = plan_.uses[static_cast<std::size_t>(u)]; use.access == Access::add)
+          all.push_back({use.buffer.value, node.micro_batch / options_.block, back, node.micro_batch, visit, u});
+    }
+    std::sort(all.begin(), all.end());
+    std::int32_t number = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      number = i > 0 && all[i].buffer == all[i - 1].buffer ? number + 1 : 0;
+      plan_.uses[static_cast<std::size_t>(all[i].use)].contribution = number;
+    }
   }
 
   const Module& module_;

@@ -34,7 +34,7 @@ class Weaver {
         rest_.push_back(node);
         continue;
       }
-      const PieceInfo& piece = plan.pieces[node.piece.index()];
+      const PlaceInfo& piece = plan.place_of(node);
       const bool forward = node.phase == Phase::forward;
       UnitPass& pass = (forward ? forward_ : backward_)[{node.micro_batch, piece.unit}];
       pass.add(node);

@@ -1,6 +1,7 @@
 // activation and its backward, row by row: y = act(x) * scale.
 #include "weft/device/operations/activation.h"
 
+#include "weft/device/argument_checks.h"
 #include "weft/device/cpu/kernels/activation_kinds.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 #include "weft/device/cpu/kernels/lane_sum.h"
@@ -65,22 +66,14 @@ void with_plain_kind(ActivationKind kind, const Body& body) {
   }
 }
 
-void check(const char* operation, const ActivationSpec& spec, const Tensor& x, const Tensor& y, const Tensor& scale) {
-  require(x.rows() == y.rows() && x.shape.elements() == y.shape.elements() * (spec.gated() ? 2 : 1), operation,
-          "x does not have the columns that y and the kind ask for");
-  require(x.dtype == y.dtype, operation, "x and y differ in dtype");
-  require(!scale.given() || scale.shape.elements() == x.rows(), operation, "the scale is not [rows]");
-}
-
 }  // namespace
 
 void activation(Stream& stream, const Activation& op) {
-  check("activation", op.spec, op.x, op.y, op.scale);
+  check_arguments("activation", op);
   const std::int64_t rows = used_rows("activation", op.rows_in_use, op.x.rows()), width = columns_of(op.y);
   with_storage("activation", op.x.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     using Acc = Accumulator<T>;
-    require(!op.scale.given() || op.scale.dtype == dtype_of<Acc>(), "activation", "the scale is not acc");
     const Acc* scales = optional<Acc>(op.scale);
     const auto run = [&](const auto& one_row) {
       split_rows(stream, rows, width * 2, [&](std::int64_t begin, std::int64_t end) {
@@ -102,15 +95,11 @@ void activation(Stream& stream, const Activation& op) {
 
 void activation_backward(Stream& stream, const ActivationBackward& op) {
   constexpr const char* name = "activation_backward";
-  check(name, op.spec, op.x, op.dy, op.scale);
-  require(same_size(op.x, op.dx) && op.x.dtype == op.dx.dtype, name, "x and dx differ in shape or dtype");
+  check_arguments(name, op);
   const std::int64_t rows = used_rows(name, op.rows_in_use, op.x.rows()), width = columns_of(op.dy);
   with_storage(name, op.x.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     using Acc = Accumulator<T>;
-    require(!op.scale.given() || op.scale.dtype == dtype_of<Acc>(), name, "the scale is not acc");
-    require(!op.dscale.given() || (op.dscale.dtype == dtype_of<Acc>() && op.dscale.shape.elements() == op.x.rows()),
-            name, "dscale is not acc [rows]");
     const Acc* scales = optional<Acc>(op.scale);
     Acc* dscales = optional<Acc>(op.dscale);
     const auto run = [&](const auto& one_row) {

@@ -81,7 +81,7 @@ Acc z_row(const Acc* logits, std::int64_t experts, Acc scale, Acc* dlogits) {
   return z * z;
 }
 
-// losses f64 [T], one a token, into out f64 [1].
+// losses f64 [T], one per token, into out f64 [1].
 void add_up(const double* losses, std::int64_t tokens, double factor, const Tensor& out, Store store) {
   if (!out.given()) return;
   double sum = 0;

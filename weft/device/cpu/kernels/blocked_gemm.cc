@@ -54,7 +54,7 @@ Pack<T> pack_for(DType dtype) {
 template <class T>
 struct Finish {
   const T* before = nullptr;   // sums of the earlier blocks of k, rows n_block apart
-  const T* bias = nullptr;     // one a column
+  const T* bias = nullptr;     // one per column
   const void* base = nullptr;  // of c's dtype: c itself or a residual
   std::int64_t base_stride = 0;
 };

@@ -1,4 +1,5 @@
 // Causal depthwise convolution with few taps: channels side by side in vectors, a token at a time.
+#include "weft/device/argument_checks.h"
 #include "weft/device/cpu/kernels/activation_kinds.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 #include "weft/device/operations/recurrent.h"
@@ -7,26 +8,18 @@ namespace weft::WEFT_ISA {
 
 namespace {
 
-constexpr std::int64_t most_taps = 16;
 constexpr std::int64_t channel_block = 256;  // sums of one block of channels stay in the L1 cache
 
 struct Sizes {
   std::int64_t tokens, channels, taps, length;
   const std::int32_t* boundaries;
 
-  Sizes(const char* operation, const CausalConvolution& op) {
+  explicit Sizes(const CausalConvolution& op) {
     tokens = op.x.rows();
     channels = op.weight.rows();
     taps = columns_of(op.weight);
     length = op.length > 0 ? op.length : std::max<std::int64_t>(tokens, 1);
     boundaries = op.boundaries.given() ? static_cast<const std::int32_t*>(op.boundaries.data) : nullptr;
-    require(taps >= 1 && taps <= most_taps, operation, "has more than 16 taps, or none");
-    require(tokens == 0 || columns_of(op.x) == channels, operation, "x and the weight differ in channels");
-    require(tokens % length == 0, operation, "T is not a multiple of length");
-    require(!op.bias.given() || (op.bias.shape.elements() == channels && op.bias.dtype == op.weight.dtype), operation,
-            "the bias is not [channels] of the weight's dtype");
-    require(boundaries == nullptr || (op.boundaries.dtype == DType::i32 && op.boundaries.shape.elements() == tokens),
-            operation, "boundaries is not i32 [T]");
   }
 
   std::int64_t document(std::int64_t t) const {
@@ -71,7 +64,7 @@ void convolve(const Sizes& s, const Tensor& x, const Turned<W, Acc>& w, std::int
 template <class T, class W>
 void forward(Stream& stream, const CausalConvolution& op) {
   using Acc = Accumulator<T>;
-  const Sizes s("causal_convolution", op);
+  const Sizes s(op);
   const Turned<W, Acc> w(s, op, static_cast<Acc*>(thread_scratch(Turned<W, Acc>::bytes(s))));
   split_rows(stream, s.tokens, s.channels * s.taps, [&](std::int64_t begin, std::int64_t end) {
     alignas(64) Acc sums[channel_block];
@@ -115,7 +108,7 @@ template <class T, class W>
 void backward(Stream& stream, const CausalConvolutionBackward& op) {
   using Acc = Accumulator<T>;
   const CausalConvolution& f = op.forward;
-  const Sizes s("causal_convolution_backward", f);
+  const Sizes s(f);
   const Turned<W, Acc> w(s, f, static_cast<Acc*>(thread_scratch(Turned<W, Acc>::bytes(s))));
   constexpr std::int64_t rows_a_part = 64;
   const std::int64_t parts = (s.tokens + rows_a_part - 1) / rows_a_part;
@@ -150,7 +143,7 @@ template <class T, class W, class G>
 void weight_gradient(Stream& stream, const CausalConvolutionWeightGradient& op) {
   using Acc = Accumulator<T>;
   const CausalConvolution& f = op.forward;
-  const Sizes s("causal_convolution_weight_gradient", f);
+  const Sizes s(f);
   const Turned<W, Acc> w(s, f, static_cast<Acc*>(thread_scratch(Turned<W, Acc>::bytes(s))));
   constexpr std::int64_t block = 64, run = 128;
   const std::int64_t blocks = (s.channels + block - 1) / block;
@@ -192,7 +185,7 @@ void weight_gradient(Stream& stream, const CausalConvolutionWeightGradient& op) 
 
 void causal_convolution(Stream& stream, const CausalConvolution& op) {
   constexpr const char* name = "causal_convolution";
-  require(same_size(op.x, op.y) && op.x.dtype == op.y.dtype, name, "x and y differ in shape or dtype");
+  check_arguments(name, op);
   with_storage_and(name, op.x.dtype, op.weight.dtype, [&](auto t, auto w) {
     forward<typename decltype(t)::type, typename decltype(w)::type>(stream, op);
   });
@@ -200,9 +193,8 @@ void causal_convolution(Stream& stream, const CausalConvolution& op) {
 
 void causal_convolution_backward(Stream& stream, const CausalConvolutionBackward& op) {
   constexpr const char* name = "causal_convolution_backward";
+  check_arguments(name, op);
   const Tensor& x = op.forward.x;
-  require(same_size(x, op.dy) && same_size(x, op.dx) && x.dtype == op.dy.dtype && x.dtype == op.dx.dtype, name,
-          "x, dy and dx differ in shape or dtype");
   with_storage_and(name, x.dtype, op.forward.weight.dtype, [&](auto t, auto w) {
     backward<typename decltype(t)::type, typename decltype(w)::type>(stream, op);
   });
@@ -210,12 +202,8 @@ void causal_convolution_backward(Stream& stream, const CausalConvolutionBackward
 
 void causal_convolution_weight_gradient(Stream& stream, const CausalConvolutionWeightGradient& op) {
   constexpr const char* name = "causal_convolution_weight_gradient";
+  check_arguments(name, op);
   const CausalConvolution& f = op.forward;
-  require(same_size(f.x, op.dy) && f.x.dtype == op.dy.dtype, name, "x and dy differ in shape or dtype");
-  require(same_size(f.weight, op.dweight), name, "the weight and its gradient differ in shape");
-  require(op.dbias.given() == f.bias.given(), name, "dbias goes with the bias");
-  require(!op.dbias.given() || (op.dbias.dtype == op.dweight.dtype && same_size(op.dbias, f.bias)), name,
-          "dbias is not [channels] of dweight's dtype");
   with_storage_and(name, f.x.dtype, f.weight.dtype, [&](auto t, auto w) {
     using T = typename decltype(t)::type;
     using W = typename decltype(w)::type;

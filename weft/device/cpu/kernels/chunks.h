@@ -78,7 +78,7 @@ struct Decay {
   }
 };
 
-// A factor of a product as it lies in memory; transposed: the product uses its columns as rows.
+// A factor of a product as it is stored; transposed: the product uses its columns as rows.
 template <class S>
 struct Matrix {
   const S* at;
@@ -109,7 +109,7 @@ void product(std::int64_t m, std::int64_t n, std::int64_t k, Matrix<A> a, Matrix
   multiply(x);
 }
 
-// Lower triangular matrices [n, n] (diagonal included) are handled in strips of this many rows: what lies above the
+// Lower triangular matrices [n, n] (diagonal included) are handled in strips of this many rows: what is above the
 // diagonal inside a strip's last block is computed, or must be zero; the rest is not looked at.
 constexpr std::int64_t strip = 48;  // a multiple of 4 and of every tile_rows
 static_assert(strip % 4 == 0);

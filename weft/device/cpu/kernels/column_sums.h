@@ -1,5 +1,5 @@
 // Sums over the rows of a matrix, column by column, in an order that depends neither on the number of threads nor on
-// timing: rows in chunks of a fixed length, each added up by itself, then the chunks in order. Two levels also keep the
+// timing: rows in chunks of a fixed length, each added up on its own, then the chunks in order. Two levels also keep the
 // rounding error of long float sums small.
 #pragma once
 

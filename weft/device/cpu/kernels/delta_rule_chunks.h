@@ -113,7 +113,7 @@ class DeltaChunk {
       const T* A = A_ + t * chunk_;
       for (std::int64_t j = 0; j < std::max(t, strip_end(t, n_)); ++j) to[j] = 0;
       std::int64_t j = 0;
-      for (; j + 4 <= t; j += 4) {  // four rows of one strip: what lies above their diagonals is zero
+      for (; j + 4 <= t; j += 4) {  // four rows of one strip: what is above their diagonals is zero
         const T *a = solve_ + j * chunk_, *b = a + chunk_, *c = b + chunk_, *d = c + chunk_;
         const T fa = A[j], fb = A[j + 1], fc = A[j + 2], fd = A[j + 3];
 #pragma omp simd

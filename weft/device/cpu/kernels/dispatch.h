@@ -49,7 +49,7 @@ void with_accumulator(const char* operation, DType dtype, const Body& body) {
   }
 }
 
-// body(T, U) where `second` is stored like `first` or in first's accumulator: weights and gradients beside activations.
+// body(T, U) where `second` is stored like `first` or in first's accumulator: weights and gradients next to activations.
 template <class Body>
 void with_storage_and(const char* operation, DType first, DType second, const Body& body) {
   with_storage(operation, first, [&](auto type) {

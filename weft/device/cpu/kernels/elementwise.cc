@@ -35,7 +35,7 @@ void add_typed(Stream& stream, const Add& op) {
   });
 }
 
-// f32 and bf16 go together in any way; f64 stands alone.
+// f32 and bf16 go together in any way; f64 only with itself.
 template <class Body>
 void with_single(const char* operation, DType dtype, const Body& body) {
   switch (dtype) {

@@ -2,6 +2,7 @@
 // tokens).
 #include <array>
 
+#include "weft/device/argument_checks.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 #include "weft/device/operations/loss.h"
 
@@ -119,16 +120,9 @@ void embedding_gradient(Stream& stream, const EmbeddingGradient& op) {
 
 void shift(Stream& stream, const Shift& op) {
   constexpr const char* name = "shift";
+  check_arguments(name, op);
   const std::int64_t tokens = op.x.shape.elements();
-  require(op.x.dtype == DType::i32 && op.y.dtype == DType::i32 && op.y.shape.elements() == tokens, name,
-          "x and y are not i32 [T]");
-  require(op.by >= 0, name, "it shifts towards the beginning only");
   const std::int32_t* boundaries = optional<std::int32_t>(op.boundaries);
-  if (boundaries != nullptr)
-    require(op.boundaries.dtype == DType::i32 && op.boundaries.shape.elements() == tokens, name,
-            "boundaries is not i32 [T]");
-  else
-    require(op.length > 0 && tokens % op.length == 0, name, "T is not a multiple of length");
   const std::int32_t* x = op.x.as<std::int32_t>();
   std::int32_t* y = op.y.as<std::int32_t>();
   split_elements(stream, tokens, [&](std::int64_t begin, std::int64_t end) {

@@ -1,6 +1,7 @@
 // RMS norm with a gate, before or after it, and L2 norm of the parts of a row.
 #include <cmath>
 
+#include "weft/device/argument_checks.h"
 #include "weft/device/cpu/kernels/activation_kinds.h"
 #include "weft/device/cpu/kernels/column_sums.h"
 #include "weft/device/cpu/kernels/lane_sum.h"
@@ -13,23 +14,17 @@ namespace {
 struct Parts {
   std::int64_t count, width, weight_step;  // weight_step: 0 where the parts share their weights
 };
-Parts parts_of(const char* operation, const GatedNorm& op, const Tensor& weight) {
+Parts parts_of(const GatedNorm& op, const Tensor& weight) {
   const std::int64_t columns = columns_of(op.x);
-  require(op.groups >= 1 && columns % op.groups == 0, operation, "a row does not divide into its parts");
-  require(same_size(op.x, op.z) && op.x.dtype == op.z.dtype, operation, "x and z differ in shape or dtype");
   const std::int64_t width = columns / op.groups, weights = weight.shape.elements();
   if (op.x.rows() == 0) return {op.groups, width, 0};
-  require(weights == width || weights == columns, operation, "the weight's length is neither a part's nor a row's");
-  require(op.inverse.shape.elements() == op.x.rows() * op.groups &&
-              op.inverse.dtype == (op.x.dtype == DType::f64 ? DType::f64 : DType::f32),
-          operation, "the inverse is not acc [rows * groups]");
   return {op.groups, width, weights == width ? 0 : width};
 }
 
 template <bool gate_first, class T, class W>
 void forward(Stream& stream, const GatedNorm& op) {
   using Acc = Accumulator<T>;
-  const Parts parts = parts_of("gated_norm", op, op.weight);
+  const Parts parts = parts_of(op, op.weight);
   const std::int64_t width = parts.width;
   split_rows(stream, op.x.rows(), 4 * columns_of(op.x), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r)
@@ -61,7 +56,7 @@ template <bool gate_first, class T, class W>
 void input_gradients(Stream& stream, const GatedNormBackward& op) {
   using Acc = Accumulator<T>;
   const GatedNorm& f = op.forward;
-  const Parts parts = parts_of("gated_norm_backward", f, f.weight);
+  const Parts parts = parts_of(f, f.weight);
   const std::int64_t width = parts.width;
   split_rows(stream, f.x.rows(), 8 * columns_of(f.x), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r)
@@ -100,7 +95,7 @@ template <class T, class G>
 void weight_gradient(Stream& stream, const GatedNormBackward& op) {
   using Acc = Accumulator<T>;
   const GatedNorm& f = op.forward;
-  const Parts parts = parts_of("gated_norm_backward", f, op.dweight);
+  const Parts parts = parts_of(f, op.dweight);
   const bool shared = parts.weight_step == 0;
   const std::int64_t width = parts.width;
   const std::int64_t rows = f.x.rows() * (shared ? parts.count : 1);
@@ -123,12 +118,6 @@ void weight_gradient(Stream& stream, const GatedNormBackward& op) {
   column_sums<Acc>(stream, rows, op.dweight.shape.elements(), op.dweight.as<G>(), op.store, add_rows);
 }
 
-std::int64_t l2_width(const char* operation, const L2Norm& op) {
-  const std::int64_t columns = columns_of(op.x);
-  require(op.groups >= 1 && columns % op.groups == 0, operation, "a row does not divide into its parts");
-  return columns / op.groups;
-}
-
 template <class Acc, class T>
 Acc l2_inverse(const T* x, std::int64_t width, double eps) {
   const Acc sum = lane_sum<Acc>(
@@ -140,7 +129,7 @@ Acc l2_inverse(const T* x, std::int64_t width, double eps) {
 
 void gated_norm(Stream& stream, const GatedNorm& op) {
   constexpr const char* name = "gated_norm";
-  require(same_size(op.x, op.y) && op.x.dtype == op.y.dtype, name, "x and y differ in shape or dtype");
+  check_arguments(name, op);
   with_storage_and(name, op.x.dtype, op.weight.dtype, [&](auto t, auto w) {
     using T = typename decltype(t)::type;
     using W = typename decltype(w)::type;
@@ -150,10 +139,8 @@ void gated_norm(Stream& stream, const GatedNorm& op) {
 
 void gated_norm_backward(Stream& stream, const GatedNormBackward& op) {
   constexpr const char* name = "gated_norm_backward";
+  check_arguments(name, op);
   const GatedNorm& f = op.forward;
-  for (const Tensor* tensor : {&op.dy, &op.dx, &op.dz})
-    require(same_size(f.x, *tensor) && f.x.dtype == tensor->dtype, name, "x, dy, dx and dz differ in shape or dtype");
-  require(f.weight.shape.elements() == op.dweight.shape.elements(), name, "weight and dweight differ in length");
   // First: dx or dz may take dy's place.
   with_storage_and(name, op.dy.dtype, op.dweight.dtype, [&](auto t, auto g) {
     weight_gradient<typename decltype(t)::type, typename decltype(g)::type>(stream, op);
@@ -167,8 +154,8 @@ void gated_norm_backward(Stream& stream, const GatedNormBackward& op) {
 
 void l2_norm(Stream& stream, const L2Norm& op) {
   constexpr const char* name = "l2_norm";
-  require(same_size(op.x, op.y) && op.x.dtype == op.y.dtype, name, "x and y differ in shape or dtype");
-  const std::int64_t width = l2_width(name, op);
+  check_arguments(name, op);
+  const std::int64_t width = columns_of(op.x) / op.groups;
   with_storage(name, op.x.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     using Acc = Accumulator<T>;
@@ -188,10 +175,9 @@ void l2_norm(Stream& stream, const L2Norm& op) {
 // dx = scale inverse (dy - x inverse^2 (x . dy))
 void l2_norm_backward(Stream& stream, const L2NormBackward& op) {
   constexpr const char* name = "l2_norm_backward";
+  check_arguments(name, op);
   const L2Norm& f = op.forward;
-  require(same_size(f.x, op.dy) && same_size(f.x, op.dx) && f.x.dtype == op.dy.dtype && f.x.dtype == op.dx.dtype, name,
-          "x, dy and dx differ in shape or dtype");
-  const std::int64_t width = l2_width(name, f);
+  const std::int64_t width = columns_of(f.x) / f.groups;
   with_storage(name, f.x.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     using Acc = Accumulator<T>;

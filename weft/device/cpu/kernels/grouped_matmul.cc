@@ -1,6 +1,7 @@
-// Products of groups of rows, one an expert. Groups may be very uneven, so the team shares tiles, not groups: all
+// Products of groups of rows, one per expert. Groups may be very uneven, so the team shares tiles, not groups: all
 // results lie on one line, group after group, band of rows after band, column tile after column tile, each weighted by
 // its work; every member takes one stretch of the line.
+#include "weft/device/argument_checks.h"
 #include "weft/device/cpu/kernels/blocked_gemm.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 #include "weft/device/cpu/kernels/micro_gemm.h"
@@ -16,19 +17,6 @@ using Mode = GroupedMatmul::Mode;
 constexpr std::int64_t band_rows = 144 * tile_rows;
 
 void require_fit(bool condition, const char* why) { require(condition, "grouped_matmul", why); }
-
-void check(const GroupedMatmul& op) {
-  require_fit(op.x.shape.dims() == 2 && op.y.shape.dims() == 2 && op.w.shape.dims() == 3,
-              "x and y are not matrices, or w is not [groups, n, k]");
-  require_fit(op.x.shape[0] == op.y.shape[0], "x and y differ in rows");
-  require_fit(op.w.shape[1] == op.y.shape[1] && op.w.shape[2] == op.x.shape[1], "w does not fit x and y");
-  require_fit(op.groups.counts.dtype == DType::i32 && op.groups.offsets.dtype == DType::i32, "counts are not i32");
-  require_fit(op.groups.counts.shape.elements() == op.w.shape[0], "w and counts differ in groups");
-  require_fit(op.groups.offsets.shape.elements() == op.w.shape[0] + 1, "offsets are not one more than groups");
-  if (op.bias.given())
-    require_fit(op.mode == Mode::forward && op.bias.shape.elements() == op.w.shape[0] * op.w.shape[1],
-                "bias goes only with forward, [groups, n]");
-}
 
 // The product of one group.
 Product product_of(const GroupedMatmul& op, std::int64_t group) {
@@ -79,7 +67,7 @@ std::int64_t weight(const Product& p, std::int64_t m) {
 }  // namespace
 
 void grouped_matmul(Stream& stream, const GroupedMatmul& op) {
-  check(op);
+  check_arguments("grouped_matmul", op);
   const std::int64_t groups = op.w.shape[0];
   const bool in_double = op.x.dtype == DType::f64 || op.y.dtype == DType::f64 || op.w.dtype == DType::f64;
   const std::int64_t step = in_double ? tile_columns<double> : tile_columns<float>;

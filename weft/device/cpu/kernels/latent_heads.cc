@@ -1,4 +1,5 @@
 // Queries and keys of multi-latent attention, token by token.
+#include "weft/device/argument_checks.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 #include "weft/device/operations/latent.h"
 
@@ -42,44 +43,16 @@ struct Angles {
   const Acc* sine(std::int64_t t) const { return row<Acc>(op.sine, position(t)); }
 };
 
-template <class Op>
-void check(const char* name, const Op& op, const Tensor& q, const Tensor& k, const Tensor& own, const Tensor& shared) {
-  const std::int64_t tokens = q.rows(), width = op.still + op.turning;
-  require(op.heads >= 1 && op.still >= 0 && op.turning >= 2 && op.turning % 2 == 0, name,
-          "heads do not have an even number of turning elements");
-  require(columns_of(q) == op.heads * width, name, "q is not [T, heads * (still + turning)]");
-  require(k.rows() == tokens && columns_of(k) == op.heads * width, name, "k is not like q");
-  require(op.still == 0 || (own.rows() == tokens && columns_of(own) == op.heads * op.still), name,
-          "the heads' own parts are not [T, heads * still]");
-  require(shared.rows() == tokens && columns_of(shared) == op.turning, name, "the shared part is not [T, turning]");
-  require(q.dtype == k.dtype && q.dtype == shared.dtype && (op.still == 0 || q.dtype == own.dtype), name,
-          "its tensors differ in dtype");
-  require(columns_of(op.cosine) == op.turning / 2 && same_size(op.cosine, op.sine), name,
-          "cosine and sine are not [positions, turning / 2]");
-  if (op.positions.given())
-    require(op.positions.dtype == DType::i32 && op.positions.shape.elements() == tokens, name,
-            "positions are not i32 [T]");
-  else
-    require(op.length > 0, name, "needs i32 positions [T], or a length");
-}
-
-template <class Acc>
-void check_tables(const char* name, const Tensor& cosine, const Tensor& sine) {
-  require(cosine.dtype == dtype_of<Acc>() && sine.dtype == dtype_of<Acc>(), name,
-          "cosine and sine are not of the accumulator's dtype");
-}
-
 }  // namespace
 
 void latent_heads(Stream& stream, const LatentHeads& op) {
   constexpr const char* name = "latent_heads";
   if (op.q.rows() == 0) return;
-  check(name, op, op.q, op.k, op.own, op.shared);
+  check_arguments(name, op);
   const std::int64_t width = op.still + op.turning;
   with_storage(name, op.q.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     using Acc = Accumulator<T>;
-    check_tables<Acc>(name, op.cosine, op.sine);
     const Angles<LatentHeads, Acc> angles(op);
     split_rows(stream, op.q.rows(), 3 * op.heads * width, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t t = begin; t < end; ++t) {
@@ -101,12 +74,11 @@ void latent_heads(Stream& stream, const LatentHeads& op) {
 void latent_heads_backward(Stream& stream, const LatentHeadsBackward& op) {
   constexpr const char* name = "latent_heads_backward";
   if (op.dq.rows() == 0) return;
-  check(name, op, op.dq, op.dk, op.down, op.dshared);
+  check_arguments(name, op);
   const std::int64_t width = op.still + op.turning;
   with_storage(name, op.dq.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     using Acc = Accumulator<T>;
-    check_tables<Acc>(name, op.cosine, op.sine);
     const Angles<LatentHeadsBackward, Acc> angles(op);
     split_rows(stream, op.dq.rows(), 3 * op.heads * width, [&](std::int64_t begin, std::int64_t end) {
       Acc* sum = static_cast<Acc*>(thread_scratch(static_cast<std::size_t>(op.turning) * sizeof(Acc)));

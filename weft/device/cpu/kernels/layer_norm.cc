@@ -1,6 +1,7 @@
 // layer_norm, its input gradient and the gradients of weight and bias.
 #include <cmath>
 
+#include "weft/device/argument_checks.h"
 #include "weft/device/cpu/kernels/column_sums.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 #include "weft/device/cpu/kernels/lane_sum.h"
@@ -10,20 +11,12 @@ namespace weft::WEFT_ISA {
 
 namespace {
 
-template <class Acc>
-void check_row_values(const char* name, const Tensor& mean, const Tensor& inverse, std::int64_t rows) {
-  for (const Tensor* tensor : {&mean, &inverse})
-    require(tensor->dtype == dtype_of<Acc>() && tensor->shape.elements() == rows, name,
-            "mean and inverse are not acc [rows]");
-}
-
 template <class T, class W>
 void forward(Stream& stream, const LayerNorm& op) {
   using Acc = Accumulator<T>;
   const std::int64_t columns = columns_of(op.x);
   const W *weight = op.weight.as<W>(), *bias = op.bias.as<W>();
   Acc *means = optional<Acc>(op.mean), *inverses = optional<Acc>(op.inverse);
-  if (means != nullptr) check_row_values<Acc>("layer_norm", op.mean, op.inverse, op.x.rows());
   const auto width = static_cast<Acc>(columns);
   split_rows(stream, op.x.rows(), columns, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) {
@@ -51,7 +44,6 @@ template <class T, class W>
 void backward(Stream& stream, const LayerNormBackward& op) {
   using Acc = Accumulator<T>;
   const std::int64_t columns = columns_of(op.x);
-  check_row_values<Acc>("layer_norm_backward", op.mean, op.inverse, op.x.rows());
   const W* weight = op.weight.as<W>();
   const auto width = static_cast<Acc>(columns);
   split_rows(stream, op.x.rows(), columns, [&](std::int64_t begin, std::int64_t end) {
@@ -81,7 +73,6 @@ template <class T, class G>
 void weight_gradient(Stream& stream, const LayerNormWeightGradient& op) {
   using Acc = Accumulator<T>;
   const std::int64_t rows = op.x.rows(), columns = op.dweight.shape.elements();
-  check_row_values<Acc>("layer_norm_weight_gradient", op.mean, op.inverse, rows);
   const Acc *means = op.mean.as<Acc>(), *inverses = op.inverse.as<Acc>();
   column_sums<Acc>(stream, rows, columns, op.dweight.as<G>(), op.weight_store,
                    [&](Acc* sums, std::int64_t r0, std::int64_t r1, std::int64_t c0, std::int64_t c1) {
@@ -107,11 +98,7 @@ void weight_gradient(Stream& stream, const LayerNormWeightGradient& op) {
 
 void layer_norm(Stream& stream, const LayerNorm& op) {
   constexpr const char* name = "layer_norm";
-  require(same_size(op.x, op.y) && op.x.dtype == op.y.dtype, name, "x and y differ in shape or dtype");
-  require(op.x.rows() == 0 || op.weight.shape.elements() == columns_of(op.x), name, "the weight is not [columns]");
-  require(op.weight.shape.elements() == op.bias.shape.elements() && op.weight.dtype == op.bias.dtype, name,
-          "weight and bias differ in shape or dtype");
-  require(op.mean.given() == op.inverse.given(), name, "mean and inverse go together");
+  check_arguments(name, op);
   with_storage_and(name, op.x.dtype, op.weight.dtype, [&](auto t, auto w) {
     forward<typename decltype(t)::type, typename decltype(w)::type>(stream, op);
   });
@@ -119,9 +106,7 @@ void layer_norm(Stream& stream, const LayerNorm& op) {
 
 void layer_norm_backward(Stream& stream, const LayerNormBackward& op) {
   constexpr const char* name = "layer_norm_backward";
-  require(same_size(op.x, op.dy) && same_size(op.x, op.dx) && op.x.dtype == op.dy.dtype && op.x.dtype == op.dx.dtype,
-          name, "x, dy and dx differ in shape or dtype");
-  require(op.x.rows() == 0 || op.weight.shape.elements() == columns_of(op.x), name, "the weight is not [columns]");
+  check_arguments(name, op);
   with_storage_and(name, op.x.dtype, op.weight.dtype, [&](auto t, auto w) {
     backward<typename decltype(t)::type, typename decltype(w)::type>(stream, op);
   });
@@ -129,10 +114,7 @@ void layer_norm_backward(Stream& stream, const LayerNormBackward& op) {
 
 void layer_norm_weight_gradient(Stream& stream, const LayerNormWeightGradient& op) {
   constexpr const char* name = "layer_norm_weight_gradient";
-  require(same_size(op.x, op.dy) && op.x.dtype == op.dy.dtype, name, "x and dy differ in shape or dtype");
-  require(op.x.rows() == 0 || op.dweight.shape.elements() == columns_of(op.x), name, "dweight is not [columns]");
-  require(op.dweight.shape.elements() == op.dbias.shape.elements() && op.dweight.dtype == op.dbias.dtype, name,
-          "dweight and dbias differ in shape or dtype");
+  check_arguments(name, op);
   with_storage_and(name, op.x.dtype, op.dweight.dtype, [&](auto t, auto g) {
     weight_gradient<typename decltype(t)::type, typename decltype(g)::type>(stream, op);
   });

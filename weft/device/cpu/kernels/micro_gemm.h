@@ -91,7 +91,7 @@ template <class T, Start start = Start::zero>
   return micro_tile_rows<T, 1, start>(k, a, b, tile, factors, fetch);
 }
 
-// Where an element of an operand lies: at(p, i) for the index p that is summed over and i that is not.
+// Where an element of an operand is: at(p, i) for the index p that is summed over and i that is not.
 template <class S>
 struct Operand {
   const S* data;

@@ -1,6 +1,7 @@
 // rms_norm and its gradients.
 #include <cmath>
 
+#include "weft/device/argument_checks.h"
 #include "weft/device/cpu/kernels/column_sums.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 #include "weft/device/cpu/kernels/lane_sum.h"
@@ -14,26 +15,17 @@ namespace {
 struct Parts {
   std::int64_t count, width, weight_step;  // weight_step: 0 where the parts share their weights
 };
-Parts parts_of(const char* operation, const Tensor& x, const Tensor& weight, std::int64_t groups) {
+Parts parts_of(const Tensor& x, const Tensor& weight, std::int64_t groups) {
   const std::int64_t columns = columns_of(x);
-  require(groups >= 1 && columns % groups == 0, operation, "a row does not divide into its parts");
   const std::int64_t width = columns / groups, weights = weight.shape.elements();
   if (x.rows() == 0) return {groups, width, 0};
-  require(weights == width || weights == columns, operation, "the weight's length is neither a part's nor a row's");
   return {groups, width, weights == width ? 0 : width};
-}
-
-template <class Acc>
-void check_inverse(const char* operation, const Tensor& inverse, const Tensor& x, std::int64_t groups) {
-  require(inverse.dtype == dtype_of<Acc>() && inverse.shape.elements() == x.rows() * groups, operation,
-          "the inverse is not acc [rows * groups]");
 }
 
 template <class T, class W>
 void forward(Stream& stream, const RmsNorm& op) {
   using Acc = Accumulator<T>;
-  const Parts parts = parts_of("rms_norm", op.x, op.weight, op.groups);
-  if (op.inverse.given()) check_inverse<Acc>("rms_norm", op.inverse, op.x, op.groups);
+  const Parts parts = parts_of(op.x, op.weight, op.groups);
   const W* weights = op.weight.as<W>();
   Acc* inverses = optional<Acc>(op.inverse);
   const Acc shift = op.zero_centred ? 1 : 0;
@@ -59,8 +51,7 @@ void forward(Stream& stream, const RmsNorm& op) {
 template <class T, class W>
 void input_gradient(Stream& stream, const RmsNormBackward& op) {
   using Acc = Accumulator<T>;
-  const Parts parts = parts_of("rms_norm_backward", op.x, op.weight, op.groups);
-  check_inverse<Acc>("rms_norm_backward", op.inverse, op.x, op.groups);
+  const Parts parts = parts_of(op.x, op.weight, op.groups);
   const W* weights = op.weight.as<W>();
   const Acc* inverses = op.inverse.as<Acc>();
   const Acc shift = op.zero_centred ? 1 : 0;
@@ -97,8 +88,7 @@ void input_gradient(Stream& stream, const RmsNormBackward& op) {
 template <class T, class G>
 void weight_gradient(Stream& stream, const RmsNormBackward& op) {
   using Acc = Accumulator<T>;
-  const Parts parts = parts_of("rms_norm_backward", op.x, op.dweight, op.groups);
-  check_inverse<Acc>("rms_norm_backward", op.inverse, op.x, op.groups);
+  const Parts parts = parts_of(op.x, op.dweight, op.groups);
   const Acc* inverses = op.inverse.as<Acc>();
   const bool shared = parts.weight_step == 0;
   const std::int64_t width = parts.width;
@@ -128,19 +118,14 @@ void weight_gradient(Stream& stream, const RmsNormBackward& op) {
 }  // namespace
 
 void rms_norm(Stream& stream, const RmsNorm& op) {
-  require(same_size(op.x, op.y) && op.x.dtype == op.y.dtype, "rms_norm", "x and y differ in shape or dtype");
+  check_arguments("rms_norm", op);
   with_storage_and("rms_norm", op.x.dtype, op.weight.dtype, [&](auto t, auto w) {
     forward<typename decltype(t)::type, typename decltype(w)::type>(stream, op);
   });
 }
 
 void rms_norm_backward(Stream& stream, const RmsNormBackward& op) {
-  require(same_size(op.x, op.dy) && same_size(op.x, op.dx) && op.x.dtype == op.dy.dtype && op.x.dtype == op.dx.dtype,
-          "rms_norm_backward", "x, dy and dx differ in shape or dtype");
-  require(!op.residual.given() || (same_size(op.x, op.residual) && op.x.dtype == op.residual.dtype),
-          "rms_norm_backward", "x and the residual differ in shape or dtype");
-  require(op.weight.shape.elements() == op.dweight.shape.elements(), "rms_norm_backward",
-          "weight and dweight differ in length");
+  check_arguments("rms_norm_backward", op);
   // First: dx may take dy's place.
   with_storage_and("rms_norm_backward", op.x.dtype, op.dweight.dtype, [&](auto t, auto g) {
     weight_gradient<typename decltype(t)::type, typename decltype(g)::type>(stream, op);

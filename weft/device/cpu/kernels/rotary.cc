@@ -1,3 +1,4 @@
+#include "weft/device/argument_checks.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 #include "weft/device/operations/attention.h"
 
@@ -46,20 +47,10 @@ void rotate_rows(Stream& stream, const Rotary& op) {
 }  // namespace
 
 void rotary(Stream& stream, const Rotary& op) {
-  require(same_size(op.x, op.y) && op.x.dtype == op.y.dtype, "rotary", "x and y differ in shape or dtype");
+  check_arguments("rotary", op);
   if (op.x.rows() == 0) return;
-  require(columns_of(op.x) == op.heads * op.head_dim, "rotary", "x does not have heads * head_dim columns");
-  require(op.width >= 0 && op.width % 2 == 0 && op.width <= op.head_dim, "rotary",
-          "the width is odd or exceeds head_dim");
-  require(columns_of(op.cosine) == op.width / 2 && same_size(op.cosine, op.sine), "rotary",
-          "the tables of angles do not have width / 2 columns");
-  require(op.positions.given() ? op.positions.dtype == DType::i32 && op.positions.shape.elements() == op.x.rows()
-                               : op.length > 0,
-          "rotary", "needs i32 positions [T], or a length");
   with_storage("rotary", op.x.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    require(op.cosine.dtype == dtype_of<Accumulator<T>>() && op.sine.dtype == op.cosine.dtype, "rotary",
-            "the tables of angles are not acc");
     rotate_rows<T>(stream, op);
   });
 }

@@ -7,6 +7,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "weft/device/argument_checks.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 #include "weft/device/cpu/kernels/lane_sum.h"
 
@@ -14,9 +15,7 @@ namespace weft::WEFT_ISA {
 
 namespace {
 
-constexpr std::int64_t most = 256;  // choices of a token
-
-// Where the largest of values[0 .. count) is; of equal ones the first. NaN takes no part; one value at least is none.
+// Where the largest of values[0 .. count) is; of equal ones the first. NaN takes no part; at least one value is not NaN.
 template <class Acc>
 std::int64_t largest(const Acc* values, std::int64_t count) {
   using Index = std::conditional_t<sizeof(Acc) == 4, std::int32_t, std::int64_t>;  // as wide as a value
@@ -69,7 +68,7 @@ void take_best(Acc* values, std::int64_t count, std::int64_t k, const Take& take
   }
 }
 
-// What choosing needs beside the choices [E] themselves: the scores of groups, and a copy of one group's choices.
+// What choosing needs in addition to the choices [E]: the scores of groups, and a copy of one group's choices.
 template <class Acc>
 struct Choices {
   Acc *values, *groups, *members;
@@ -157,7 +156,7 @@ void route_backward(const RouterBackward& op, std::int64_t t, std::int64_t exper
   const bool sigmoid = spec.score == RouterSpec::Score::sigmoid, choose_first = !sigmoid && spec.choose_first;
   const bool normalised = choose_first || spec.normalise;
 
-  std::array<Acc, most> p;  // of the chosen: what multiplies q in `mean`
+  std::array<Acc, most_choices> p;  // of the chosen: what multiplies q in `mean`
   Acc sum = 0, mean = 0;
   for (std::int64_t i = 0; i < spec.k; ++i) {
     require(indices[i] < experts, "router_backward", "an index beyond the experts");
@@ -193,33 +192,13 @@ void route_backward(const RouterBackward& op, std::int64_t t, std::int64_t exper
   }
 }
 
-void check(const char* operation, const RouterSpec& spec, std::int64_t experts) {
-  require(spec.k >= 1 && spec.k <= experts && spec.k <= most, operation, "k is not between 1 and the experts (or 256)");
-  if (spec.groups <= 1) return;
-  require(experts % spec.groups == 0, operation, "the experts do not divide into the groups");
-  require(
-      spec.keep_groups >= 1 && spec.keep_groups <= spec.groups && spec.k <= spec.keep_groups * (experts / spec.groups),
-      operation, "the kept groups hold fewer than k experts");
-  require(spec.group_best >= 1 && spec.group_best <= experts / spec.groups, operation,
-          "group_best is not between 1 and a group's experts");
-}
-
 }  // namespace
 
 void router(Stream& stream, const Router& op) {
   const std::int64_t tokens = op.logits.rows();
   if (tokens == 0) return;
   const std::int64_t experts = columns_of(op.logits);
-  check("router", op.spec, experts);
-  require(same_size(op.logits, op.scores) && op.scores.dtype == op.logits.dtype, "router",
-          "logits and scores differ in shape or dtype");
-  require(op.weights.rows() == tokens && columns_of(op.weights) == op.spec.k && op.weights.dtype == op.logits.dtype,
-          "router", "the weights are not [T, k] like the logits");
-  require(same_size(op.weights, op.indices) && op.indices.dtype == DType::i32, "router",
-          "the indices are not i32 [T, k]");
-  require(!op.bias.given() || (op.spec.score == RouterSpec::Score::sigmoid && op.bias.dtype == op.logits.dtype &&
-                               op.bias.shape.elements() == experts),
-          "router", "the bias is not acc [E], or the scores are not sigmoids");
+  check_arguments("router", op);
   with_accumulator("router", op.logits.dtype, [&](auto type) {
     using Acc = typename decltype(type)::type;
     split_rows(stream, tokens, experts * 4, [&](std::int64_t begin, std::int64_t end) {
@@ -233,14 +212,7 @@ void router_backward(Stream& stream, const RouterBackward& op) {
   const std::int64_t tokens = op.scores.rows();
   if (tokens == 0) return;
   const std::int64_t experts = columns_of(op.scores);
-  check("router_backward", op.spec, experts);
-  require(same_size(op.scores, op.dlogits) && op.scores.dtype == op.dlogits.dtype, "router_backward",
-          "scores and dlogits differ in shape or dtype");
-  require(op.weights.rows() == tokens && columns_of(op.weights) == op.spec.k && same_size(op.weights, op.dweights) &&
-              same_size(op.weights, op.indices),
-          "router_backward", "weights, dweights and indices are not [T, k]");
-  require(op.weights.dtype == op.scores.dtype && op.dweights.dtype == op.scores.dtype && op.indices.dtype == DType::i32,
-          "router_backward", "its tensors' dtypes do not go together");
+  check_arguments("router_backward", op);
   with_accumulator("router_backward", op.scores.dtype, [&](auto type) {
     using Acc = typename decltype(type)::type;
     split_rows(stream, tokens, experts, [&](std::int64_t begin, std::int64_t end) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "weft/device/argument_checks.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 
 namespace weft::WEFT_ISA {
@@ -165,13 +166,8 @@ void sum_rows(Stream& stream, const SumRows& op) {
   constexpr std::int64_t block = 1024;
   const std::int64_t rows = op.y.rows(), columns = columns_of(op.y);
   if (rows == 0) return;
+  check_arguments(name, op);
   const std::int64_t choices = op.index.shape.elements() / rows;
-  require(op.index.dtype == DType::i32 && op.index.rows() == rows, name, "the index is not i32 [T, k]");
-  require(op.x.rows() == 0 || columns_of(op.x) == columns, name, "x and y differ in columns");
-  require(!op.residual.given() || (same_size(op.residual, op.y) && op.residual.dtype == op.y.dtype), name,
-          "the residual and y differ in shape or dtype");
-  require(!op.extra.given() || (same_size(op.extra, op.y) && op.extra.dtype == op.x.dtype), name,
-          "extra is not y's shape in x's dtype");
   with_storage_and(name, op.x.dtype, op.y.dtype, [&](auto t, auto u) {
     using T = typename decltype(t)::type;
     using Y = typename decltype(u)::type;

@@ -1,4 +1,5 @@
 // y = x sigmoid(gate), one gate for each part of a row.
+#include "weft/device/argument_checks.h"
 #include "weft/device/cpu/kernels/activation_kinds.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 #include "weft/device/cpu/kernels/lane_sum.h"
@@ -9,20 +10,16 @@ namespace weft::WEFT_ISA {
 namespace {
 
 // The width of a part.
-std::int64_t width_of(const char* operation, const Tensor& x, const Tensor& gate) {
-  require(x.rows() == gate.rows() && x.dtype == gate.dtype, operation, "x and gate differ in rows or dtype");
-  const std::int64_t parts = columns_of(gate);
-  if (x.rows() == 0) return 1;
-  require(parts >= 1 && columns_of(x) % parts == 0, operation, "a row does not divide into its parts");
-  return columns_of(x) / parts;
+std::int64_t width_of(const Tensor& x, const Tensor& gate) {
+  return x.rows() > 0 ? columns_of(x) / columns_of(gate) : 1;
 }
 
 }  // namespace
 
 void sigmoid_gate(Stream& stream, const SigmoidGate& op) {
   constexpr const char* name = "sigmoid_gate";
-  require(same_size(op.x, op.y) && op.x.dtype == op.y.dtype, name, "x and y differ in shape or dtype");
-  const std::int64_t width = width_of(name, op.x, op.gate), parts = columns_of(op.gate);
+  check_arguments(name, op);
+  const std::int64_t width = width_of(op.x, op.gate), parts = columns_of(op.gate);
   with_storage(name, op.x.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     split_rows(stream, op.x.rows(), 2 * columns_of(op.x), [&](std::int64_t begin, std::int64_t end) {
@@ -46,11 +43,8 @@ void sigmoid_gate(Stream& stream, const SigmoidGate& op) {
 
 void sigmoid_gate_backward(Stream& stream, const SigmoidGateBackward& op) {
   constexpr const char* name = "sigmoid_gate_backward";
-  require(same_size(op.x, op.dy) && same_size(op.x, op.dx) && op.x.dtype == op.dy.dtype && op.x.dtype == op.dx.dtype,
-          name, "x, dy and dx differ in shape or dtype");
-  require(same_size(op.gate, op.dgate) && op.gate.dtype == op.dgate.dtype, name,
-          "gate and dgate differ in shape or dtype");
-  const std::int64_t width = width_of(name, op.x, op.gate), parts = columns_of(op.gate);
+  check_arguments(name, op);
+  const std::int64_t width = width_of(op.x, op.gate), parts = columns_of(op.gate);
   with_storage(name, op.x.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     using Acc = Accumulator<T>;

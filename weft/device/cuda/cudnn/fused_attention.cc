@@ -112,7 +112,7 @@ class Cudnn : public FusedAttention {
       plan = std::make_unique<PlanOfShape>();
       try {
         plan->good = build(plan->graph, tensors, op, pass);
-      } catch (const std::exception& error) {  // the frontend also throws, where libraries it wants are not there
+      } catch (const std::exception& error) {  // the frontend also throws, where libraries it needs are missing
         explain(error.what());
       }
       if (plan->good) plan->workspace = static_cast<std::size_t>(plan->graph.get_workspace_size());
@@ -144,7 +144,7 @@ class Cudnn : public FusedAttention {
                             std::int64_t heads, std::int64_t dim) {
       made->set_output(true).set_uid(name).set_dim(dims(heads, dim)).set_stride(strides(t, dim));
     };
-    // Forward writes lse as [heads, T]; backward wants it packed.
+    // Forward writes lse as [heads, T]; backward needs it packed.
     const Strides stats_dims{batch, op.heads, op.length, 1};
     const Strides stats_strides =
         backward ? Strides{op.heads * op.length, op.length, 1, 1} : Strides{op.length, op.q.rows(), 1, 1};

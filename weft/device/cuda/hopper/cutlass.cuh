@@ -1,6 +1,6 @@
 // The few headers of CUTLASS that the kernels of this folder are made of. Its collective_builder.hpp, gemm_universal.hpp and
 // gemm_universal_adapter.h bring the kernels of every architecture with them, which takes a third of the time to read all.
-// The declaration below stands in one of those only. (CUTLASS 4.2; CMake pins the version.)
+// The declaration below is in only one of those. (CUTLASS 4.2; CMake pins the version.)
 #pragma once
 
 #include <cute/tensor.hpp>

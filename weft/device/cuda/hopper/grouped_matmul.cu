@@ -20,7 +20,7 @@ bool aligned(const Tensor& t) {
   return t.stride % elements == 0 && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0;
 }
 
-// Below so many rows a group, on average over the room for rows, weight gradients are short sums: the larger tiles read
+// Below this many rows per group, on average over the room for rows, weight gradients are short sums: the larger tiles read
 // less, and there is less to hide their stores behind. (H200: even at 256 rows 5-10 % faster, at 1024 20 % slower.)
 constexpr std::int64_t short_sum = 512;
 
@@ -45,7 +45,7 @@ __global__ void write_lists(hopper::Products p, hopper::Lists lists) {
   if (g >= p.groups) return;
   const int count = p.counts[g];
   const std::int64_t offset = p.offsets[g];
-  // A sum over nothing is no product for CUTLASS: such a group has no rows (zeros are written elsewhere).
+  // CUTLASS takes no sum over nothing: such a group has no rows (zeros are written elsewhere).
   lists.sizes[g] = hopper::Sizes{count > 0 ? p.m : 0, p.n, count > 0 ? count : 64};
   lists.a[g] = p.a + offset * p.a_stride;
   lists.b[g] = p.b + offset * p.b_stride;

@@ -19,7 +19,7 @@ struct Products {
   int d_bytes;  // of an element of d
 };
 
-// Of every group, as CUTLASS wants them: arrays over the groups, in device memory.
+// Of every group, as CUTLASS takes them: arrays over the groups, in device memory.
 struct Sizes {
   int m, n, k;
 };

@@ -28,7 +28,7 @@ void run(CudaStream& stream, const RowProducts& p) {
 void multiply_rows_of(CudaStream& stream, const GroupedMatmul& op) {
   const std::int64_t rows = op.x.rows(), groups = op.w.shape[0], n = op.w.shape[1], k = op.w.shape[2];
   if (rows == 0) return;
-  stream.handle();  // on paper it ends here: tensors without memory have no maps
+  stream.handle();  // without running, it ends here: tensors without memory have no maps
   const bool forward = op.mode == GroupedMatmul::Mode::forward;
   const Tensor &a = forward ? op.x : op.y, &d = forward ? op.y : op.x;
   RowProducts p = {};

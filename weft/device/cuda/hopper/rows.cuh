@@ -129,7 +129,7 @@ __device__ void load_tiles(const RowProducts& p, RowsShared& shared, int lane) {
   typename Units<Way>::Unit unit;
   Turn turn;
   for (int index = static_cast<int>(blockIdx.x) / Way::blocks; units.find(index, rank, unit); index += clusters) {
-    // Who gets the same a and b, and the how manieth of them this block is.
+    // Who gets the same a and b, and which of them this block is.
     int a_sharing = Way::across, a_member = rank % Way::across, b_sharing = Way::down, b_member = rank / Way::across;
     unsigned a_blocks = ((1u << Way::across) - 1) << (rank / Way::across * Way::across), b_blocks = 0;
     for (int i = 0; i < Way::down; ++i) b_blocks |= 1u << (rank % Way::across + i * Way::across);
@@ -174,7 +174,7 @@ __device__ void load_tiles(const RowProducts& p, RowsShared& shared, int lane) {
 }
 
 // Stores 16 rows x 64 columns of a warp, through shared memory: whole lines of 128 bytes. (By the copy engine it takes as
-// long, and the last rows of a group, behind which another's begin, would be stored like this all the same.)
+// long, and the last rows of a group, after which another's begin, would be stored like this all the same.)
 struct WarpStore {
   std::byte (*buffers)[16 * 128];
   int lane;

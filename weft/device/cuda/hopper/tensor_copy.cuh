@@ -14,7 +14,7 @@ __device__ inline void prefetch(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-// A box of the map that begins at these indices, the fastest first. What lies outside of the tensor comes as zeros. _for:
+// A box of the map that begins at these indices, the fastest first. What is outside the tensor reads as zeros. _for:
 // for several blocks at once.
 __device__ inline void load_box(void* to, const CUtensorMap& map, CopyBarrier& barrier, int i, int j) {
   asm volatile(
@@ -52,7 +52,7 @@ __device__ inline unsigned rank_in_cluster() {
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-// At a barrier of another block of the cluster, which lies there where `barrier` does here.
+// At a barrier of another block of the cluster, which is there where `barrier` is here.
 __device__ inline void arrive_at(CopyBarrier& barrier, unsigned rank) {
   asm volatile(
       "{\n"

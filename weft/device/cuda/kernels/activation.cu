@@ -1,4 +1,5 @@
 // activation and its backward: y = act(x) * scale.
+#include "weft/device/argument_checks.h"
 #include "weft/device/cuda/kernels/activation_kinds.cuh"
 #include "weft/device/cuda/kernels/launch.cuh"
 #include "weft/device/cuda/kernels/reduce.cuh"
@@ -10,7 +11,7 @@ namespace weft::cuda {
 namespace {
 
 // A thread takes `rows_at_once` rows of V columns. Blocks go from the last rows to the first, here and in the backward
-// pass: what the product before wrote last, and what the one behind reads first, is found in the L2 cache.
+// pass: what the product before wrote last, and what the one after reads first, is found in the L2 cache.
 constexpr int rows_at_once = 2;
 template <class Kind, int V, class T>
 __global__ void __launch_bounds__(256)
@@ -122,7 +123,7 @@ __global__ void backward_rows(F f, Gradient<T> p) {
   }
 }
 
-// The same with a warp a row: no thread waits for another warp's sum.
+// The same with a warp per row: no thread waits for another warp's sum.
 constexpr int warps = 8;
 constexpr std::int64_t widest_for_warp = 4096;
 template <int V, class F, class T>
@@ -152,19 +153,11 @@ void with_plain_kind(ActivationKind kind, const Body& body) {
   }
 }
 
-void check(const char* name, const ActivationSpec& spec, const Tensor& x, const Tensor& y, const Tensor& scale) {
-  require(x.rows() == y.rows() && x.shape.elements() == y.shape.elements() * (spec.gated() ? 2 : 1), name,
-          "x does not have the columns that y and the kind ask for");
-  require(x.dtype == y.dtype, name, "x and y differ in dtype");
-  require(!scale.given() || (scale.shape.elements() == x.rows() && scale.dtype == DType::f32), name,
-          "the scale is not f32 [rows]");
-}
-
 }  // namespace
 
 void activation(Stream& stream, const Activation& op) {
   constexpr const char* name = "activation";
-  check(name, op.spec, op.x, op.y, op.scale);
+  check_arguments(name, op);
   const std::int64_t rows = op.x.rows(), width = columns_of(op.y);
   if (rows == 0) return;
   const std::int32_t* in_use = in_use_of(name, op.rows_in_use);
@@ -196,10 +189,7 @@ void activation(Stream& stream, const Activation& op) {
 
 void activation_backward(Stream& stream, const ActivationBackward& op) {
   constexpr const char* name = "activation_backward";
-  check(name, op.spec, op.x, op.dy, op.scale);
-  require(same_size(op.x, op.dx) && op.x.dtype == op.dx.dtype, name, "x and dx differ in shape or dtype");
-  require(!op.dscale.given() || (op.dscale.dtype == DType::f32 && op.dscale.shape.elements() == op.x.rows()), name,
-          "dscale is not f32 [rows]");
+  check_arguments(name, op);
   const std::int64_t rows = op.x.rows(), width = columns_of(op.dy);
   if (rows == 0) return;
   with_storage(name, op.x.dtype, [&](auto type) {

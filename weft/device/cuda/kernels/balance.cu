@@ -103,7 +103,7 @@ struct Losses {
   Rows<float> dlogits;
   const float* pressure;  // null: no balance loss
   const double* scale;
-  double *balance, *z;  // one a token; z null: no z loss
+  double *balance, *z;  // one per token; z null: no z loss
   std::int64_t tokens, length;
   int experts;
   bool softmax;

@@ -15,14 +15,14 @@ __device__ inline unsigned shared_address(const void* p) { return static_cast<un
 struct CopyBarrier {
   std::uint64_t state;
 
-  // A phase ends after so many calls of expect or arrive.
+  // A phase ends after this many calls of expect or arrive.
   __device__ void init(unsigned calls) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(this)), "r"(calls));
   }
   __device__ void arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
   }
-  // As arrive; and the phase does not end before so many bytes have come.
+  // As arrive; and the phase does not end before this many bytes have arrived.
   __device__ void expect(unsigned bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)), "r"(bytes)
                  : "memory");

@@ -1,6 +1,7 @@
 // Causal depthwise convolution with few taps. A warp walks along a run of tokens, a thread with V channels side by side;
 // what it has seen stays in registers, so that every element is read once (and a few before each run). The next tokens
 // are on their way through shared memory while the present ones are worked on.
+#include "weft/device/argument_checks.h"
 #include "weft/device/cuda/kernels/activation_kinds.cuh"
 #include "weft/device/cuda/kernels/column_sums.cuh"
 #include "weft/device/cuda/kernels/quick.cuh"
@@ -12,7 +13,6 @@ namespace weft::cuda {
 
 namespace {
 
-constexpr int most_taps = 16;
 constexpr int runs_a_block = 4;  // one for each warp, side by side, so that they share what is before
 constexpr int run = 32;          // tokens of a warp
 constexpr int block_tokens = runs_a_block * run;
@@ -113,7 +113,7 @@ struct Tokens {
     ++asked;
     ring.asked();
   }
-  // Waits for the next token, with those behind it on their way.
+  // Waits for the next token, with those after it on their way.
   __device__ void next() {
     ask();
     ring.template wait<depth - 1>();
@@ -350,16 +350,9 @@ __global__ void finish_kernel(const float* parts, std::int64_t runs, std::int64_
 }
 
 Sizes sizes_of(const char* name, const CausalConvolution& op) {
-  const std::int64_t tokens = op.x.rows(), channels = op.weight.rows(), taps = columns_of(op.weight);
+  const std::int64_t tokens = op.x.rows(), channels = op.weight.rows();
   const std::int64_t length = op.length > 0 ? op.length : std::max<std::int64_t>(tokens, 1);
-  require(taps >= 1 && taps <= most_taps, name, "has more than 16 taps, or none");
-  require(tokens == 0 || columns_of(op.x) == channels, name, "x and the weight differ in channels");
-  require(tokens % length == 0, name, "T is not a multiple of length");
   require(tokens <= std::int64_t{65535} * block_tokens, name, "more than 8 million tokens");
-  require(!op.bias.given() || (op.bias.shape.elements() == channels && op.bias.dtype == op.weight.dtype), name,
-          "the bias is not [channels] of the weight's dtype");
-  require(!op.boundaries.given() || (op.boundaries.dtype == DType::i32 && op.boundaries.shape.elements() == tokens),
-          name, "boundaries is not i32 [T]");
   return {tokens, channels, length, optional<const std::int32_t>(op.boundaries)};
 }
 
@@ -404,7 +397,7 @@ const dim3 block_shape(32, runs_a_block);
 
 void causal_convolution(Stream& stream, const CausalConvolution& op) {
   constexpr const char* name = "causal_convolution";
-  require(same_size(op.x, op.y) && op.x.dtype == op.y.dtype, name, "x and y differ in shape or dtype");
+  check_arguments(name, op);
   const Sizes sizes = sizes_of(name, op);
   if (sizes.tokens == 0) return;
   with_storage_and(name, op.x.dtype, op.weight.dtype, [&](auto t, auto w) {
@@ -421,9 +414,8 @@ void causal_convolution(Stream& stream, const CausalConvolution& op) {
 
 void causal_convolution_backward(Stream& stream, const CausalConvolutionBackward& op) {
   constexpr const char* name = "causal_convolution_backward";
+  check_arguments(name, op);
   const CausalConvolution& f = op.forward;
-  require(same_size(f.x, op.dy) && same_size(f.x, op.dx) && f.x.dtype == op.dy.dtype && f.x.dtype == op.dx.dtype, name,
-          "x, dy and dx differ in shape or dtype");
   const Sizes sizes = sizes_of(name, f);
   if (sizes.tokens == 0) return;
   with_storage_and(name, f.x.dtype, f.weight.dtype, [&](auto t, auto w) {
@@ -441,12 +433,8 @@ void causal_convolution_backward(Stream& stream, const CausalConvolutionBackward
 
 void causal_convolution_weight_gradient(Stream& stream, const CausalConvolutionWeightGradient& op) {
   constexpr const char* name = "causal_convolution_weight_gradient";
+  check_arguments(name, op);
   const CausalConvolution& f = op.forward;
-  require(same_size(f.x, op.dy) && f.x.dtype == op.dy.dtype, name, "x and dy differ in shape or dtype");
-  require(same_size(f.weight, op.dweight), name, "the weight and its gradient differ in shape");
-  require(op.dbias.given() == f.bias.given(), name, "dbias goes with the bias");
-  require(!op.dbias.given() || (op.dbias.dtype == op.dweight.dtype && same_size(op.dbias, f.bias)), name,
-          "dbias is not [channels] of dweight's dtype");
   const Sizes sizes = sizes_of(name, f);
   CudaStream& s = cuda_stream(stream);
   const std::int64_t runs = divide_up(sizes.tokens, block_tokens);

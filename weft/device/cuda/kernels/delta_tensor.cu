@@ -1,5 +1,5 @@
 // The gated delta rule on tensor cores, forward: one kernel solves the triangular systems of all chunks, one carries the
-// state along (a block a head and 64 of its columns), one makes the outputs.
+// state along (a block per head and 64 of its columns), one makes the outputs.
 #include "weft/device/cuda/kernels/delta_tensor.cuh"
 
 namespace weft::cuda {

@@ -1,6 +1,6 @@
 // The gated delta rule on tensor cores, backward. With the names of delta_tensor.cuh and delta_rule_backward.cc:
 //   dU = P^T dy + F K dS;   the state's gradient before the chunk: carry dS + (E q)^T dy - W^T dU
-// One kernel makes U and P^T dy of all chunks, one carries dS back along the sequence (a block a head and 64 of its
+// One kernel makes U and P^T dy of all chunks, one carries dS back along the sequence (a block per head and 64 of its
 // columns), and one (delta_tensor_gradients.cu) everything else of a chunk and key head.
 #include "weft/device/cuda/kernels/delta_tensor.cuh"
 

@@ -1,5 +1,5 @@
 // embedding_gradient: the first occurrence of a token finds the others and adds up their rows, in their order. Looking
-// for them costs T^2 comparisons in all, which is little beside the rows for any micro-batch that fits a GPU.
+// for them costs T^2 comparisons in all, which is little next to the rows for any micro-batch that fits a GPU.
 #include "weft/device/cuda/kernels/launch.cuh"
 #include "weft/device/cuda/kernels/reduce.cuh"
 #include "weft/device/cuda/table.h"
@@ -12,14 +12,14 @@ namespace {
 
 constexpr int threads = 256;
 
-// Whether a token like that of `t` stands before it. For all threads of the block.
+// Whether a token like that of `t` comes before it. For all threads of the block.
 __device__ bool occurs_before(const std::int32_t* tokens, std::int64_t t, std::int32_t token) {
   bool found = false;
   for (std::int64_t i = threadIdx.x; i < t && !found; i += threads) found = tokens[i] == token;
   return __syncthreads_or(found) != 0;
 }
 
-// Where a token like that of `begin` stands in [begin, begin + threads), in order: their number. For all threads.
+// Where a token like that of `begin` is in [begin, begin + threads), in order: their number. For all threads.
 __device__ int find(const std::int32_t* tokens, std::int64_t begin, std::int64_t end, std::int32_t token, int* list) {
   __shared__ int counts[threads / 32];
   const std::int64_t i = begin + threadIdx.x;

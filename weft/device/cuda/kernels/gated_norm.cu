@@ -1,4 +1,5 @@
 // gated_norm, its gradients, and l2_norm: a warp or a block for each part of a row.
+#include "weft/device/argument_checks.h"
 #include "weft/device/cuda/kernels/activation_kinds.cuh"
 #include "weft/device/cuda/kernels/norm_gradients.cuh"
 #include "weft/device/cuda/kernels/quick.cuh"
@@ -154,25 +155,14 @@ __global__ void l2_backward(Rows<const T> xs, Rows<const T> dys, Rows<T> dxs, Pa
   }
 }
 
-Parts gated_parts(const char* name, const GatedNorm& op, const Tensor& weight) {
-  require(same_size(op.x, op.z) && op.x.dtype == op.z.dtype, name, "x and z differ in shape or dtype");
-  const Parts parts = parts_of(name, op.x, weight, op.groups);
-  if (parts.rows > 0) check_inverse(name, op.inverse, op.x, op.groups);
-  return parts;
-}
-
-Parts l2_parts(const char* name, const L2Norm& op) {
-  const std::int64_t columns = columns_of(op.x);
-  require(op.groups >= 1 && columns % op.groups == 0, name, "a row does not divide into its parts");
-  return {op.x.rows(), op.groups, columns / op.groups, 0};
-}
+Parts l2_parts(const L2Norm& op) { return {op.x.rows(), op.groups, columns_of(op.x) / op.groups, 0}; }
 
 }  // namespace
 
 void gated_norm(Stream& stream, const GatedNorm& op) {
   constexpr const char* name = "gated_norm";
-  require(same_size(op.x, op.y) && op.x.dtype == op.y.dtype, name, "x and y differ in shape or dtype");
-  const Parts parts = gated_parts(name, op, op.weight);
+  check_arguments(name, op);
+  const Parts parts = parts_of(op.x, op.weight, op.groups);
   if (parts.rows == 0) return;
   with_storage_and(name, op.x.dtype, op.weight.dtype, [&](auto t, auto u) {
     using T = typename decltype(t)::type;
@@ -202,11 +192,9 @@ void gated_norm(Stream& stream, const GatedNorm& op) {
 
 void gated_norm_backward(Stream& stream, const GatedNormBackward& op) {
   constexpr const char* name = "gated_norm_backward";
+  check_arguments(name, op);
   const GatedNorm& f = op.forward;
-  for (const Tensor* tensor : {&op.dy, &op.dx, &op.dz})
-    require(same_size(f.x, *tensor) && f.x.dtype == tensor->dtype, name, "x, dy, dx and dz differ in shape or dtype");
-  require(f.weight.shape.elements() == op.dweight.shape.elements(), name, "weight and dweight differ in length");
-  const Parts parts = gated_parts(name, f, f.weight);
+  const Parts parts = parts_of(f.x, f.weight, f.groups);
   const bool packed = packs(parts.width, {&f.x, &f.z, &op.dy, &op.dx, &op.dz, &f.weight});
   with_storage_and(name, f.x.dtype, f.weight.dtype, [&](auto t, auto u) {
     using T = typename decltype(t)::type;
@@ -225,8 +213,8 @@ void gated_norm_backward(Stream& stream, const GatedNormBackward& op) {
 
 void l2_norm(Stream& stream, const L2Norm& op) {
   constexpr const char* name = "l2_norm";
-  require(same_size(op.x, op.y) && op.x.dtype == op.y.dtype, name, "x and y differ in shape or dtype");
-  const Parts parts = l2_parts(name, op);
+  check_arguments(name, op);
+  const Parts parts = l2_parts(op);
   if (parts.rows == 0) return;
   with_storage(name, op.x.dtype, [&](auto t) {
     using T = typename decltype(t)::type;
@@ -244,10 +232,9 @@ void l2_norm(Stream& stream, const L2Norm& op) {
 
 void l2_norm_backward(Stream& stream, const L2NormBackward& op) {
   constexpr const char* name = "l2_norm_backward";
+  check_arguments(name, op);
   const L2Norm& f = op.forward;
-  require(same_size(f.x, op.dy) && same_size(f.x, op.dx) && f.x.dtype == op.dy.dtype && f.x.dtype == op.dx.dtype, name,
-          "x, dy and dx differ in shape or dtype");
-  const Parts parts = l2_parts(name, f);
+  const Parts parts = l2_parts(f);
   if (parts.rows == 0) return;
   with_storage(name, f.x.dtype, [&](auto t) {
     using T = typename decltype(t)::type;

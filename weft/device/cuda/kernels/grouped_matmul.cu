@@ -1,5 +1,6 @@
 // grouped_matmul on tensor cores: c tiles of 128 x 128, sums in steps of 64, three steps in flight. Counts and offsets
 // are read on the device; blocks that find no tile leave at once.
+#include "weft/device/argument_checks.h"
 #include "weft/device/cuda/kernels/grouped.h"
 #include "weft/device/cuda/kernels/groups.cuh"
 #include "weft/device/cuda/kernels/launch.cuh"
@@ -16,7 +17,7 @@ constexpr int warps_down = 2, warps_across = 4, threads = 32 * warps_down * warp
 constexpr int warp_rows = tile / warps_down, warp_columns = tile / warps_across;
 constexpr std::size_t shared_bytes = std::size_t{2} * stages * tile_elements * sizeof(bf16);
 
-// How a factor lies in memory: its sum elements side by side, or its rows (columns, for b).
+// How a factor is stored: its sum elements side by side, or its rows (columns, for b).
 enum class Along { sum, outer };
 
 struct Problem {
@@ -179,21 +180,6 @@ bool aligned(const Tensor& t) {
   return t.dtype == DType::bf16 && t.stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0;
 }
 
-void check(const GroupedMatmul& op) {
-  const auto fits = [](bool condition, const char* why) { require(condition, "grouped_matmul", why); };
-  fits(op.x.shape.dims() == 2 && op.y.shape.dims() == 2 && op.w.shape.dims() == 3,
-       "x and y are not matrices, or w is not [groups, n, k]");
-  fits(op.x.shape[0] == op.y.shape[0], "x and y differ in rows");
-  fits(op.w.shape[1] == op.y.shape[1] && op.w.shape[2] == op.x.shape[1], "w does not fit x and y");
-  fits(op.groups.counts.dtype == DType::i32 && op.groups.offsets.dtype == DType::i32, "counts are not i32");
-  fits(op.groups.counts.shape.elements() == op.w.shape[0], "w and counts differ in groups");
-  fits(op.groups.offsets.shape.elements() == op.w.shape[0] + 1, "offsets are not one more than groups");
-  fits(op.w.shape[0] < 65536 && op.x.shape[0] < 1 << 22, "more than 65535 groups or 4 million rows");
-  if (op.bias.given())
-    fits(op.mode == GroupedMatmul::Mode::forward && op.bias.shape.elements() == op.w.shape[0] * op.w.shape[1],
-         "bias goes only with forward, [groups, n]");
-}
-
 }  // namespace
 
 bool tensor_grouped_matmul(CudaStream& stream, const GroupedMatmul& op) {
@@ -232,7 +218,9 @@ bool tensor_grouped_matmul(CudaStream& stream, const GroupedMatmul& op) {
 }
 
 void grouped_matmul(Stream& stream, const GroupedMatmul& op) {
-  check(op);
+  check_arguments("grouped_matmul", op);
+  require(op.w.shape[0] < 65536 && op.x.shape[0] < 1 << 22, "grouped_matmul",
+          "more than 65535 groups or 4 million rows");
   if (op.w.shape[0] == 0 || op.w.shape[1] == 0 || op.w.shape[2] == 0) return;
   if (hopper_grouped_matmul(cuda_stream(stream), op)) return;
   if (!tensor_grouped_matmul(cuda_stream(stream), op)) tile_grouped_matmul(cuda_stream(stream), op);

@@ -1,4 +1,5 @@
 // Queries and keys of multi-latent attention: a thread for each pair that turns and each element that does not.
+#include "weft/device/argument_checks.h"
 #include "weft/device/cuda/kernels/launch.cuh"
 #include "weft/device/cuda/table.h"
 #include "weft/device/operations/latent.h"
@@ -7,7 +8,7 @@ namespace weft::cuda {
 
 namespace {
 
-// Where a pair lies within the turning part, and how its position turns it.
+// Where a pair is within the turning part, and how its position turns it.
 struct Angles {
   Rows<const float> cosine, sine;
   const std::int32_t* positions;
@@ -24,7 +25,7 @@ struct Angles {
   }
 };
 
-// A unit is a pair of a head or, behind its pairs, an element that does not turn.
+// A unit is a pair of a head or, after its pairs, an element that does not turn.
 template <class T>
 struct Make {
   Angles angles;
@@ -73,23 +74,7 @@ struct Unmake {
 };
 
 template <class Op>
-Angles angles_of(const char* name, const Op& op, const Tensor& q, const Tensor& k, const Tensor& own,
-                 const Tensor& shared) {
-  const std::int64_t tokens = q.rows(), width = op.still + op.turning;
-  require(op.heads >= 1 && op.still >= 0 && op.turning >= 2 && op.turning % 2 == 0, name,
-          "heads do not have an even number of turning elements");
-  require(columns_of(q) == op.heads * width && same_size(q, k), name, "q or k is not [T, heads * (still + turning)]");
-  require(op.still == 0 || (own.rows() == tokens && columns_of(own) == op.heads * op.still), name,
-          "the heads' own parts are not [T, heads * still]");
-  require(shared.rows() == tokens && columns_of(shared) == op.turning, name, "the shared part is not [T, turning]");
-  require(q.dtype == k.dtype && q.dtype == shared.dtype && (op.still == 0 || q.dtype == own.dtype), name,
-          "its tensors differ in dtype");
-  require(columns_of(op.cosine) == op.turning / 2 && same_size(op.cosine, op.sine) && op.cosine.dtype == DType::f32 &&
-              op.sine.dtype == DType::f32,
-          name, "cosine and sine are not f32 [positions, turning / 2]");
-  require(op.positions.given() ? op.positions.dtype == DType::i32 && op.positions.shape.elements() == tokens
-                               : op.length > 0,
-          name, "needs i32 positions [T], or a length");
+Angles angles_of(const Op& op) {
   return {rows_of<const float>(op.cosine),
           rows_of<const float>(op.sine),
           optional<const std::int32_t>(op.positions),
@@ -103,7 +88,8 @@ Angles angles_of(const char* name, const Op& op, const Tensor& q, const Tensor& 
 void latent_heads(Stream& stream, const LatentHeads& op) {
   constexpr const char* name = "latent_heads";
   if (op.q.rows() == 0) return;
-  const Angles angles = angles_of(name, op, op.q, op.k, op.own, op.shared);
+  check_arguments(name, op);
+  const Angles angles = angles_of(op);
   const auto still = static_cast<unsigned>(op.still), units = still + angles.half;
   with_storage(name, op.q.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
@@ -122,7 +108,8 @@ void latent_heads(Stream& stream, const LatentHeads& op) {
 void latent_heads_backward(Stream& stream, const LatentHeadsBackward& op) {
   constexpr const char* name = "latent_heads_backward";
   if (op.dq.rows() == 0) return;
-  const Angles angles = angles_of(name, op, op.dq, op.dk, op.down, op.dshared);
+  check_arguments(name, op);
+  const Angles angles = angles_of(op);
   const auto still = static_cast<unsigned>(op.still), units = still + angles.half;
   with_storage(name, op.dq.dtype, [&](auto type) {
     using T = typename decltype(type)::type;

@@ -46,7 +46,7 @@ __device__ inline void let_next_start() {
 #endif
 }
 
-// Blocks in clusters of `size` along x, of which each lies on neighbouring multiprocessors.
+// Blocks in clusters of `size` along x, each on neighbouring multiprocessors.
 template <class... Parameters, class... Arguments>
 void launch_clusters(const char* operation, CudaStream& stream, unsigned size, void (*kernel)(Parameters...), dim3 grid,
                      dim3 block, std::size_t shared, Arguments&&... arguments) {

@@ -1,4 +1,5 @@
-// layer_norm, its input gradient and the gradients of weight and bias: a warp or a block a row.
+// layer_norm, its input gradient and the gradients of weight and bias: a warp or a block per row.
+#include "weft/device/argument_checks.h"
 #include "weft/device/cuda/kernels/column_sums.cuh"
 #include "weft/device/cuda/kernels/row_parts.cuh"
 #include "weft/device/cuda/table.h"
@@ -87,24 +88,13 @@ struct BiasTerm {
   __device__ float operator()(std::int64_t r, std::int64_t c) const { return widen(dy[r][c]); }
 };
 
-void check_row_values(const char* name, const Tensor& mean, const Tensor& inverse, std::int64_t rows) {
-  for (const Tensor* tensor : {&mean, &inverse})
-    require(tensor->dtype == DType::f32 && tensor->shape.elements() == rows, name,
-            "mean and inverse are not f32 [rows]");
-}
-
 }  // namespace
 
 void layer_norm(Stream& stream, const LayerNorm& op) {
   constexpr const char* name = "layer_norm";
-  require(same_size(op.x, op.y) && op.x.dtype == op.y.dtype, name, "x and y differ in shape or dtype");
-  require(op.x.rows() == 0 || op.weight.shape.elements() == columns_of(op.x), name, "the weight is not [columns]");
-  require(op.weight.shape.elements() == op.bias.shape.elements() && op.weight.dtype == op.bias.dtype, name,
-          "weight and bias differ in shape or dtype");
-  require(op.mean.given() == op.inverse.given(), name, "mean and inverse go together");
-  if (op.mean.given()) check_row_values(name, op.mean, op.inverse, op.x.rows());
+  check_arguments(name, op);
   if (op.x.rows() == 0) return;
-  const Parts parts = parts_of(name, op.x, op.weight, 1);
+  const Parts parts = parts_of(op.x, op.weight, 1);
   with_storage_and(name, op.x.dtype, op.weight.dtype, [&](auto t, auto u) {
     using T = typename decltype(t)::type;
     using W = typename decltype(u)::type;
@@ -123,12 +113,9 @@ void layer_norm(Stream& stream, const LayerNorm& op) {
 
 void layer_norm_backward(Stream& stream, const LayerNormBackward& op) {
   constexpr const char* name = "layer_norm_backward";
-  require(same_size(op.x, op.dy) && same_size(op.x, op.dx) && op.x.dtype == op.dy.dtype && op.x.dtype == op.dx.dtype,
-          name, "x, dy and dx differ in shape or dtype");
-  require(op.x.rows() == 0 || op.weight.shape.elements() == columns_of(op.x), name, "the weight is not [columns]");
-  check_row_values(name, op.mean, op.inverse, op.x.rows());
+  check_arguments(name, op);
   if (op.x.rows() == 0) return;
-  const Parts parts = parts_of(name, op.x, op.weight, 1);
+  const Parts parts = parts_of(op.x, op.weight, 1);
   with_storage_and(name, op.x.dtype, op.weight.dtype, [&](auto t, auto u) {
     using T = typename decltype(t)::type;
     using W = typename decltype(u)::type;
@@ -147,12 +134,8 @@ void layer_norm_backward(Stream& stream, const LayerNormBackward& op) {
 
 void layer_norm_weight_gradient(Stream& stream, const LayerNormWeightGradient& op) {
   constexpr const char* name = "layer_norm_weight_gradient";
-  require(same_size(op.x, op.dy) && op.x.dtype == op.dy.dtype, name, "x and dy differ in shape or dtype");
+  check_arguments(name, op);
   const std::int64_t rows = op.x.rows(), columns = op.dweight.shape.elements();
-  require(rows == 0 || columns == columns_of(op.x), name, "dweight is not [columns]");
-  require(columns == op.dbias.shape.elements() && op.dweight.dtype == op.dbias.dtype, name,
-          "dweight and dbias differ in shape or dtype");
-  check_row_values(name, op.mean, op.inverse, rows);
   with_storage_and(name, op.x.dtype, op.dweight.dtype, [&](auto t, auto u) {
     using T = typename decltype(t)::type;
     using Y = typename decltype(u)::type;

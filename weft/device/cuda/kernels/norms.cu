@@ -1,4 +1,5 @@
 // rms_norm, a warp or a block for each part of a row, and its gradients.
+#include "weft/device/argument_checks.h"
 #include "weft/device/cuda/kernels/norm_gradients.cuh"
 #include "weft/device/cuda/table.h"
 #include "weft/device/operations/norms.h"
@@ -34,7 +35,7 @@ __global__ void norm_forward(Rows<const T> xs, const W* weights, Rows<T> ys, flo
   }
 }
 
-// The same with everything read once, weights and all before the first sum: nothing waits behind a store.
+// The same with everything read once, weights and all before the first sum: nothing waits for a store.
 template <int threads, int count, class T, class W>
 __global__ void __launch_bounds__(threads* many_parts<threads, count>)
     held_forward(Rows<const T> xs, const W* weights, Rows<T> ys, float* inverses, Parts parts, float eps, float shift) {
@@ -81,10 +82,9 @@ struct RmsGradients {
 
 void rms_norm(Stream& stream, const RmsNorm& op) {
   constexpr const char* name = "rms_norm";
-  require(same_size(op.x, op.y) && op.x.dtype == op.y.dtype, name, "x and y differ in shape or dtype");
-  const Parts parts = parts_of(name, op.x, op.weight, op.groups);
+  check_arguments(name, op);
+  const Parts parts = parts_of(op.x, op.weight, op.groups);
   if (parts.rows == 0) return;
-  if (op.inverse.given()) check_inverse(name, op.inverse, op.x, op.groups);
   with_storage_and(name, op.x.dtype, op.weight.dtype, [&](auto t, auto u) {
     using T = typename decltype(t)::type;
     using W = typename decltype(u)::type;
@@ -113,13 +113,8 @@ void rms_norm(Stream& stream, const RmsNorm& op) {
 
 void rms_norm_backward(Stream& stream, const RmsNormBackward& op) {
   constexpr const char* name = "rms_norm_backward";
-  require(same_size(op.x, op.dy) && same_size(op.x, op.dx) && op.x.dtype == op.dy.dtype && op.x.dtype == op.dx.dtype,
-          name, "x, dy and dx differ in shape or dtype");
-  require(!op.residual.given() || (same_size(op.x, op.residual) && op.x.dtype == op.residual.dtype), name,
-          "x and the residual differ in shape or dtype");
-  require(op.weight.shape.elements() == op.dweight.shape.elements(), name, "weight and dweight differ in length");
-  const Parts parts = parts_of(name, op.x, op.weight, op.groups);
-  check_inverse(name, op.inverse, op.x, op.groups);
+  check_arguments(name, op);
+  const Parts parts = parts_of(op.x, op.weight, op.groups);
   const bool packed = packs(parts.width, {&op.x, &op.dy, &op.dx, &op.weight, &op.residual});
   with_storage_and(name, op.x.dtype, op.weight.dtype, [&](auto t, auto u) {
     using T = typename decltype(t)::type;

@@ -1,4 +1,4 @@
-// lse [heads, T], as operations keep it, in the order that cuDNN's backward wants: [batch, heads, length].
+// lse [heads, T], as operations keep it, in the order that cuDNN's backward needs: [batch, heads, length].
 #include "weft/device/cuda/fused_attention.h"
 #include "weft/device/cuda/kernels/launch.cuh"
 

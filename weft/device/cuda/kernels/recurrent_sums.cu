@@ -4,7 +4,7 @@ namespace weft::cuda {
 
 namespace {
 
-// A warp a head and gradient: lanes take chunks in turn, then their sums are added in order.
+// A warp per head and gradient: lanes take chunks in turn, then their sums are added in order.
 __global__ void chunk_sums_kernel(const float* sums, int chunks, int heads, HeadGradients gradients, bool add) {
   const int head = static_cast<int>(blockIdx.x);
   float* to = gradients.at[blockIdx.y];

@@ -7,7 +7,7 @@
 namespace weft::cuda {
 
 // `depth` turns of `words` Words each, for each of `threads` threads. A thread asks for the words of a turn, says that
-// they are asked for, and may have up to depth - 1 turns on their way behind the one it reads.
+// they are asked for, and may have up to depth - 1 turns on their way after the one it reads.
 template <class Word, int words, int depth, int threads>
 struct Ring {
   Word slots[depth][words][threads];
@@ -29,7 +29,7 @@ struct Ring {
       *slot = *static_cast<const Word*>(from);
     }
   }
-  // All words of the next turn are asked for (or none, behind the last).
+  // All words of the next turn are asked for (or none, after the last).
   __device__ static void asked() { asm volatile("cp.async.commit_group;" ::: "memory"); }
   // Waits for all turns but the last `behind` that were asked for.
   template <int behind>

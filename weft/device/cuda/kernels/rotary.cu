@@ -1,3 +1,4 @@
+#include "weft/device/argument_checks.h"
 #include "weft/device/cuda/kernels/launch.cuh"
 #include "weft/device/cuda/table.h"
 #include "weft/device/operations/attention.h"
@@ -6,7 +7,7 @@ namespace weft::cuda {
 
 namespace {
 
-// A unit is a pair of a head, or (behind the pairs) an element that does not turn.
+// A unit is a pair of a head, or (after the pairs) an element that does not turn.
 template <class T>
 struct Turn {
   Rows<const T> x;
@@ -63,16 +64,8 @@ struct TurnEight {
 
 void rotary(Stream& stream, const Rotary& op) {
   constexpr const char* name = "rotary";
-  require(same_size(op.x, op.y) && op.x.dtype == op.y.dtype, name, "x and y differ in shape or dtype");
+  check_arguments(name, op);
   if (op.x.rows() == 0) return;
-  require(columns_of(op.x) == op.heads * op.head_dim, name, "x does not have heads * head_dim columns");
-  require(op.width >= 0 && op.width % 2 == 0 && op.width <= op.head_dim, name, "the width is odd or exceeds head_dim");
-  require(columns_of(op.cosine) == op.width / 2 && same_size(op.cosine, op.sine), name,
-          "the tables of angles do not have width / 2 columns");
-  require(op.cosine.dtype == DType::f32 && op.sine.dtype == DType::f32, name, "the tables of angles are not f32");
-  require(op.positions.given() ? op.positions.dtype == DType::i32 && op.positions.shape.elements() == op.x.rows()
-                               : op.length > 0,
-          name, "needs i32 positions [T], or a length");
   const bool in_place = op.x.data == op.y.data;
   if (in_place && op.x.dtype == DType::bf16 && op.style == RotaryStyle::half_split && op.head_dim % 8 == 0 &&
       packs(op.width / 2, {&op.x, &op.cosine, &op.sine}) && op.width > 0) {

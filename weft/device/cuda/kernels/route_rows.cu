@@ -1,4 +1,4 @@
-// route_rows and arrange_rows: counting sorts. Slots are cut into parts, one a block, and a part into runs, one a warp.
+// route_rows and arrange_rows: counting sorts. Slots are cut into parts, one per block, and a part into runs, one per warp.
 // Every part counts its experts; then every part adds up the counts of all, which gives the first row of each expert and
 // where its own slots go, and places them in their order.
 #include "weft/device/cuda/kernels/launch_hopper.cuh"
@@ -117,7 +117,7 @@ __device__ unsigned lanes_like(int key, int bits) {
   return same;
 }
 
-// A block a part. Shared memory: next [warps][experts], the row of each run's next slot of an expert; then where an
+// A block per part. Shared memory: next [warps][experts], the row of each run's next slot of an expert; then where an
 // expert's rows without slots begin and end.
 __global__ void __launch_bounds__(part_threads) place_slots(Routed p, int bits) {
   extern __shared__ std::int32_t next[];

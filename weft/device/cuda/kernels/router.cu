@@ -1,6 +1,7 @@
 // router and its backward: a warp for each token.
 #include <limits>
 
+#include "weft/device/argument_checks.h"
 #include "weft/device/cuda/kernels/launch.cuh"
 #include "weft/device/cuda/kernels/reduce.cuh"
 #include "weft/device/cuda/table.h"
@@ -11,7 +12,7 @@ namespace weft::cuda {
 namespace {
 
 constexpr int warps = 4;
-constexpr std::int64_t most_experts = 2048, most_choices = 256;
+constexpr std::int64_t most_experts = 2048;
 
 struct Spec {
   int experts, k, groups, keep_groups, group_best;
@@ -20,17 +21,7 @@ struct Spec {
 };
 
 Spec spec_of(const char* name, const RouterSpec& spec, std::int64_t experts) {
-  require(spec.k >= 1 && spec.k <= experts && spec.k <= most_choices, name,
-          "k is not between 1 and the experts (or 256)");
   require(experts <= most_experts, name, "there are more than 2048 experts");
-  if (spec.groups > 1) {
-    require(experts % spec.groups == 0, name, "the experts do not divide into the groups");
-    require(spec.keep_groups >= 1 && spec.keep_groups <= spec.groups &&
-                spec.k <= spec.keep_groups * (experts / spec.groups),
-            name, "the kept groups hold fewer than k experts");
-    require(spec.group_best >= 1 && spec.group_best <= experts / spec.groups, name,
-            "group_best is not between 1 and a group's experts");
-  }
   const bool sigmoid = spec.score == RouterSpec::Score::sigmoid;
   return {static_cast<int>(experts),         static_cast<int>(spec.k),
           static_cast<int>(spec.groups),     static_cast<int>(spec.keep_groups),
@@ -198,14 +189,9 @@ void router(Stream& stream, const Router& op) {
   const std::int64_t tokens = op.logits.rows();
   if (tokens == 0) return;
   const std::int64_t experts = columns_of(op.logits);
+  check_arguments(name, op);
   const Spec spec = spec_of(name, op.spec, experts);
-  require(op.logits.dtype == DType::f32 && op.scores.dtype == DType::f32 && op.weights.dtype == DType::f32, name,
-          "needs f32 logits, scores and weights on a GPU");
-  require(same_size(op.logits, op.scores), name, "logits and scores differ in shape");
-  require(op.weights.rows() == tokens && columns_of(op.weights) == op.spec.k, name, "the weights are not [T, k]");
-  require(same_size(op.weights, op.indices) && op.indices.dtype == DType::i32, name, "the indices are not i32 [T, k]");
-  require(!op.bias.given() || (spec.sigmoid && op.bias.dtype == DType::f32 && op.bias.shape.elements() == experts),
-          name, "the bias is not f32 [E], or the scores are not sigmoids");
+  require(op.logits.dtype == DType::f32, name, "needs f32 on a GPU");
   const std::size_t shared = static_cast<std::size_t>(2 * warps * experts) * sizeof(float);
   if (shared > 48 << 10)
     check_cuda(
@@ -221,13 +207,9 @@ void router_backward(Stream& stream, const RouterBackward& op) {
   constexpr const char* name = "router_backward";
   const std::int64_t tokens = op.scores.rows();
   if (tokens == 0) return;
+  check_arguments(name, op);
   const Spec spec = spec_of(name, op.spec, columns_of(op.scores));
-  require(same_size(op.scores, op.dlogits), name, "scores and dlogits differ in shape");
-  require(op.weights.rows() == tokens && columns_of(op.weights) == op.spec.k && same_size(op.weights, op.dweights) &&
-              same_size(op.weights, op.indices) && op.indices.dtype == DType::i32,
-          name, "weights, dweights and indices are not [T, k]");
-  for (const Tensor* tensor : {&op.scores, &op.weights, &op.dweights, &op.dlogits})
-    require(tensor->dtype == DType::f32, name, "needs f32 on a GPU");
+  require(op.scores.dtype == DType::f32, name, "needs f32 on a GPU");
   route_backward_kernel<<<blocks_for(tokens), dim3(32, warps), 0, cuda_stream(stream).handle()>>>(
       spec, rows_of<const float>(op.scores), rows_of<const float>(op.weights), rows_of<const std::int32_t>(op.indices),
       rows_of<const float>(op.dweights), rows_of<float>(op.dlogits), tokens, op.store == Store::add);

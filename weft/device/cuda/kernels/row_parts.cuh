@@ -10,18 +10,11 @@ struct Parts {
   std::int64_t rows, count, width, weight_step;  // weight_step: 0 where the parts share their weights
 };
 
-inline Parts parts_of(const char* operation, const Tensor& x, const Tensor& weight, std::int64_t groups) {
+inline Parts parts_of(const Tensor& x, const Tensor& weight, std::int64_t groups) {
   const std::int64_t columns = columns_of(x);
-  require(groups >= 1 && columns % groups == 0, operation, "a row does not divide into its parts");
   const std::int64_t width = columns / groups, weights = weight.shape.elements();
   if (x.rows() == 0) return {0, groups, width, 0};
-  require(weights == width || weights == columns, operation, "the weight's length is neither a part's nor a row's");
   return {x.rows(), groups, width, weights == width ? 0 : width};
-}
-
-inline void check_inverse(const char* operation, const Tensor& inverse, const Tensor& x, std::int64_t groups) {
-  require(inverse.dtype == DType::f32 && inverse.shape.elements() == x.rows() * groups, operation,
-          "the inverse is not f32 [rows * groups]");
 }
 
 // A block handles blockDim.y parts; the `threads` of a row of it share one. With threads = 32 rows are warps.

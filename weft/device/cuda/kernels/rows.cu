@@ -1,4 +1,5 @@
 // gather_rows, sum_rows, embedding: whole rows, by index.
+#include "weft/device/argument_checks.h"
 #include "weft/device/cuda/kernels/launch.cuh"
 #include "weft/device/cuda/kernels/reduce.cuh"
 #include "weft/device/cuda/table.h"
@@ -34,7 +35,7 @@ void gather(CudaStream& stream, const GatherRows& op, const std::int32_t* in_use
   launch_over_rows("gather_rows", stream, words, op.y.rows(), columns_of(op.y) / ratio, in_use);
 }
 
-// The same for long rows of 16-byte words: a warp a row, with all of its words on the way at once. What is written goes
+// The same for long rows of 16-byte words: a warp per row, with all of its words on the way at once. What is written goes
 // past the caches, where the rows that are read several times should stay.
 constexpr int warps = 8, words_at_once = 8;
 __global__ void __launch_bounds__(32 * warps)
@@ -220,12 +221,7 @@ void sum_rows(Stream& stream, const SumRows& op) {
   constexpr const char* name = "sum_rows";
   const std::int64_t rows = op.y.rows(), columns = columns_of(op.y);
   if (rows == 0) return;
-  require(op.index.dtype == DType::i32 && op.index.rows() == rows, name, "the index is not i32 [T, k]");
-  require(op.x.rows() == 0 || columns_of(op.x) == columns, name, "x and y differ in columns");
-  require(!op.residual.given() || (same_size(op.residual, op.y) && op.residual.dtype == op.y.dtype), name,
-          "the residual and y differ in shape or dtype");
-  require(!op.extra.given() || (same_size(op.extra, op.y) && op.extra.dtype == op.x.dtype), name,
-          "extra is not y's shape in x's dtype");
+  check_arguments(name, op);
   with_storage_and(name, op.x.dtype, op.y.dtype, [&](auto t, auto u) {
     using T = typename decltype(t)::type;
     using Y = typename decltype(u)::type;
@@ -264,13 +260,8 @@ void embedding(Stream& stream, const Embedding& op) {
 
 void shift(Stream& stream, const Shift& op) {
   constexpr const char* name = "shift";
+  check_arguments(name, op);
   const std::int64_t tokens = op.x.shape.elements();
-  require(op.x.dtype == DType::i32 && op.y.dtype == DType::i32 && op.y.shape.elements() == tokens, name,
-          "x and y are not i32 [T]");
-  require(op.by >= 0, name, "it shifts towards the beginning only");
-  require(op.boundaries.given() ? op.boundaries.dtype == DType::i32 && op.boundaries.shape.elements() == tokens
-                                : op.length > 0 && tokens % op.length == 0,
-          name, "boundaries is not i32 [T], or T is not a multiple of length");
   const ShiftTokens tokens_of{op.x.as<std::int32_t>(),
                               optional<const std::int32_t>(op.boundaries),
                               op.y.as<std::int32_t>(),

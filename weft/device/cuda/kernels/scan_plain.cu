@@ -16,7 +16,7 @@ __device__ float decay(const double* sums, int t, int j) {
   return t == j ? 1.0f : static_cast<float>(exp(sums[t] - sums[j]));
 }
 
-// A thread an element of the state.
+// A thread per element of the state.
 template <class T>
 __global__ void carry_kernel(ScanArguments<T> x, Rows<const T> rows, Rows<const T> columns, const float* factor,
                              float* states, bool backward) {

@@ -1,4 +1,4 @@
-// Mamba-2's scan on tensor cores, forward. The state is carried along a sequence in registers, one block a head and 64
+// Mamba-2's scan on tensor cores, forward. The state is carried along a sequence in registers, one block per head and 64
 // of the state's columns; then a block takes 64 tokens of a chunk and the heads of a group one after the other, which
 // share the products of B and C.
 #include "weft/device/cuda/kernels/scan_tensor.cuh"

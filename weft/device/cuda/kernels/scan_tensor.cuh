@@ -58,7 +58,7 @@ struct HeadSteps {
 };
 
 // The tokens of a thread's two rows of accumulators, in the warp's strip of 16, and the first that each sees: none where
-// it lies beyond the chunk.
+// it is beyond the chunk.
 __device__ __forceinline__ void own_tokens(int (&token)[2], int (&lower)[2], const ChunkCut& cut, int begin, int n,
                                            int strip) {
   const int lane = static_cast<int>(threadIdx.x) % 32;

@@ -1,4 +1,5 @@
 // y = x sigmoid(gate), one gate for each part of a row, and its gradients.
+#include "weft/device/argument_checks.h"
 #include "weft/device/cuda/kernels/activation_kinds.cuh"
 #include "weft/device/cuda/kernels/row_parts.cuh"
 #include "weft/device/cuda/table.h"
@@ -81,19 +82,16 @@ __global__ void part_backward(Rows<const T> xs, Rows<const T> gates, Rows<const 
   if (threadIdx.x == 0) dgates[r][part] = narrow<T>(dot * s * (1.0f - s));
 }
 
-std::int64_t width_of(const char* name, const Tensor& x, const Tensor& gate) {
-  require(x.rows() == gate.rows() && x.dtype == gate.dtype, name, "x and gate differ in rows or dtype");
-  const std::int64_t parts = columns_of(gate);
-  require(x.rows() == 0 || (parts >= 1 && columns_of(x) % parts == 0), name, "a row does not divide into its parts");
-  return x.rows() > 0 ? columns_of(x) / parts : 1;
+std::int64_t width_of(const Tensor& x, const Tensor& gate) {
+  return x.rows() > 0 ? columns_of(x) / columns_of(gate) : 1;
 }
 
 }  // namespace
 
 void sigmoid_gate(Stream& stream, const SigmoidGate& op) {
   constexpr const char* name = "sigmoid_gate";
-  require(same_size(op.x, op.y) && op.x.dtype == op.y.dtype, name, "x and y differ in shape or dtype");
-  const std::int64_t width = width_of(name, op.x, op.gate), columns = columns_of(op.x);
+  check_arguments(name, op);
+  const std::int64_t width = width_of(op.x, op.gate), columns = columns_of(op.x);
   with_storage(name, op.x.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     const Rows<const T> x = rows_of<const T>(op.x), gate = rows_of<const T>(op.gate);
@@ -112,11 +110,8 @@ void sigmoid_gate(Stream& stream, const SigmoidGate& op) {
 
 void sigmoid_gate_backward(Stream& stream, const SigmoidGateBackward& op) {
   constexpr const char* name = "sigmoid_gate_backward";
-  require(same_size(op.x, op.dy) && same_size(op.x, op.dx) && op.x.dtype == op.dy.dtype && op.x.dtype == op.dx.dtype,
-          name, "x, dy and dx differ in shape or dtype");
-  require(same_size(op.gate, op.dgate) && op.gate.dtype == op.dgate.dtype, name,
-          "gate and dgate differ in shape or dtype");
-  const std::int64_t width = width_of(name, op.x, op.gate), columns = columns_of(op.x);
+  check_arguments(name, op);
+  const std::int64_t width = width_of(op.x, op.gate), columns = columns_of(op.x);
   if (op.x.rows() == 0) return;
   const Parts parts{op.x.rows(), columns / width, width, 0};
   with_storage(name, op.x.dtype, [&](auto type) {

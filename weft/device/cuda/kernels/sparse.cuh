@@ -28,7 +28,7 @@ IndexerArguments<T> indexer_arguments(const Indexer& x) {
           static_cast<int>(x.dim), static_cast<int>(x.q.rows()), static_cast<float>(x.scale)};
 }
 
-// The keys of every query: ascending token indices, -1 behind the last.
+// The keys of every query: ascending token indices, -1 after the last.
 struct ChosenKeys {
   Rows<const std::int32_t> keys;
   int K, tokens, length;  // length: of sequences; no query sees beyond its own
@@ -45,11 +45,11 @@ struct ChosenKeys {
     }
     return low;
   }
-  // Where key j stands in the row of query t; -1: not there.
+  // Where key j is in the row of query t; -1: not there.
   __device__ int place(int t, int j) const {
     const std::int32_t* row = keys[t];
     int low = 0, high = K;
-    while (low < high) {  // the first that is not below j; what lies behind the last counts as above
+    while (low < high) {  // the first that is not below j; what follows the last counts as above
       const int middle = (low + high) / 2;
       if (row[middle] >= 0 && row[middle] < j)
         low = middle + 1;
@@ -109,7 +109,7 @@ inline ChosenKeys chosen_keys(const char* name, const SparseAttention& op) {
 template <class Kernel, class... Arguments>
 void run_sparse(const char* name, CudaStream& stream, Kernel kernel, dim3 grid, std::int64_t floats,
                 const Arguments&... arguments) {
-  // In fours: the compiler reads as many at once, before it asks whether so many are there.
+  // In fours: the compiler reads as many at once, before it asks whether that many are there.
   const int bytes = static_cast<int>(divide_up(floats, 4) * static_cast<std::int64_t>(4 * sizeof(float)));
   launch_shared(name, stream, kernel, grid, sparse_threads, bytes, arguments...);
 }

@@ -21,7 +21,7 @@ __device__ void split(float x, bf16 (&to)[parts]) {
   to[low] = narrow<bf16>(rest);
 }
 
-// Writes `count` copies of a matrix, each `step` elements behind the one before: copy i holds part of[i] of every element.
+// Writes `count` copies of a matrix, each `step` elements after the one before: copy i holds part of[i] of every element.
 template <int count>
 struct Spread {
   Rows<const float> x;
@@ -36,7 +36,7 @@ struct Spread {
   }
 };
 
-// Copies below each other (a matrix of count * rows) or beside each other (count * columns).
+// Copies below each other (a matrix of count * rows) or side by side (count * columns).
 template <int count>
 Tensor spread(CudaStream& stream, const Tensor& x, const Part (&of)[count], bool below, void* to) {
   const std::int64_t rows = x.shape[0], columns = x.shape[1];
@@ -47,7 +47,7 @@ Tensor spread(CudaStream& stream, const Tensor& x, const Part (&of)[count], bool
   return y;
 }
 
-// c (+)= low + middle + high (+ bias) (+ residual), each a matrix `step` elements behind the one before.
+// c (+)= low + middle + high (+ bias) (+ residual), each a matrix `step` elements after the one before.
 struct AddParts {
   Rows<const float> sums;
   std::int64_t step;

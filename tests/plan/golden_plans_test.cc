@@ -1,0 +1,45 @@
+// Whole plans as text: a changed order shows in review.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+#include "tests/plan/plans.h"
+#include "weft/base/file.h"
+#include "weft/plan/text.h"
+
+namespace weft {
+namespace {
+
+struct GoldenPlan {
+  const char* name;
+  bool weave, delay, late;
+};
+
+class GoldenPlans : public testing::TestWithParam<GoldenPlan> {};
+
+// Two layers of experts on two ranks that hold different experts, three micro-batches.
+TEST_P(GoldenPlans, text_equals_the_file) {
+  PlanOptions options;
+  options.micro_batches = 3;
+  options.weave = GetParam().weave;
+  options.delay_weight_gradients = GetParam().delay;
+  options.overlap_updates = GetParam().late;
+  const StepPlan step = small_step("[*E]-E", options, Layout::of_data_and_experts(2, 2));
+  const std::string text = to_text(step.plan, step.memory);
+  const std::filesystem::path file =
+      std::filesystem::path(WEFT_SOURCE_DIR) / "tests/plan/golden" / (std::string(GetParam().name) + ".plan");
+  if (std::getenv("WEFT_WRITE_GOLDEN")) std::ofstream(file) << text;
+  EXPECT_EQ(text, read_file(file))
+      << "if the change is meant, run plan_test with WEFT_WRITE_GOLDEN=1 and look at the difference";
+}
+
+INSTANTIATE_TEST_SUITE_P(Orders, GoldenPlans,
+                         testing::Values(GoldenPlan{"woven_ep2", true, false, false},
+                                         GoldenPlan{"delayed_ep2", true, true, false},
+                                         GoldenPlan{"late_updates_ep2", true, true, true}),
+                         [](const auto& golden) { return std::string(golden.param.name); });
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,28 @@
+// A pass for tests and benches: makes a pipeline of a plan. Every stage runs all of the plan; in every micro-batch it
+// receives an activation from the stage before, which its first forward node reads, and sends the output of its last layer to
+// the next stage.
+#pragma once
+
+#include <deque>
+
+#include "weft/plan/check/rank_plans.h"
+
+namespace weft {
+
+// The plan of one stage, with a group "pp" after the plan's own groups.
+Plan insert_stage_transfers(const Plan& plan, int stage, int stages);
+
+struct StagePlans {
+  std::deque<Plan> plans;  // by stage
+  std::deque<MemoryPlan> memories;
+  RankPlans ranks;  // refers to these
+
+  StagePlans() = default;
+  StagePlans(StagePlans&&) = default;
+};
+// For all ranks of the layout: one plan per stage of its axis pp. `plan`: of a rank of that layout.
+StagePlans make_stages(const Plan& plan, const Layout& layout);
+// `stages` stages of so many ranks each; the first stage has ranks 0, 1 ...
+Layout staged_layout(int stages, int ranks, int expert_ranks);
+
+}  // namespace weft

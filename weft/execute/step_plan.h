@@ -1,0 +1,35 @@
+// From a model and a layout to a step that is ready to be checked, priced, drawn or run: the one place where module,
+// updates, plan and memory are put together.
+#pragma once
+
+#include "weft/model/builder.h"
+#include "weft/optim/adamw.h"
+#include "weft/plan/build.h"
+#include "weft/plan/check/rank_plans.h"
+#include "weft/plan/memory.h"
+#include "weft/plan/simulate/estimate.h"
+
+namespace weft {
+
+struct StepOptions {
+  ModelConfig config;
+  ModuleOptions module;  // shape, precision, layout
+  AdamOptions adam;
+  PlanOptions plan;
+};
+
+struct StepPlan {
+  Module module;
+  Plan plan;
+  MemoryPlan memory;
+
+  // The plans of all ranks of the layout, as far as this rank knows them: all run this one. Refers to this value.
+  RankPlans ranks() const { return same_on_all_ranks(module.layout, plan, memory); }
+};
+
+// Plans that evaluate get no updates; those that make gradients alone get no optimizer state. Where logits are kept, no
+// expert drops a token, so that what one token gets does not depend on those after it.
+// pricer: fills the costs of the plan's nodes; without one they stay zero.
+StepPlan plan_step(const StepOptions& options, const Pricer& pricer = {});
+
+}  // namespace weft

@@ -1,0 +1,21 @@
+// The causal convolution in front of a recurrence (`M`, `G`), with its gradients.
+#pragma once
+
+#include "weft/model/builder.h"
+
+namespace weft {
+
+struct Convolution : ParameterValues {  // [channels, taps]
+  ParameterValues bias = {};            // [channels]; invalid: none
+  std::int64_t length = 0;              // of a sequence
+  bool has_bias() const { return bias.value.valid(); }
+
+  void forward(const Run& r, const Tensor& x, const Tensor& y) const;
+  // Writes dx, and adds to the gradients of weight and bias: they are too small for a phase of their own.
+  void backward(const Run& r, const Tensor& x, const Tensor& dy, const Tensor& dx) const;
+};
+
+// PyTorch's initial values of a convolution with this many taps.
+Init convolution_init(std::int64_t taps);
+
+}  // namespace weft

@@ -1,0 +1,43 @@
+// What every kind of layer but `E` is: a body between two products, on top of the residual stream.
+//
+//   normalise     xn = norm(x)                       [T, H]
+//   project_in    in = W_in xn (+ bias)
+//   body          mixed = what the kind of layer makes of `in`
+//   project_out   y = x + W_out mixed (+ bias)       [T, H]
+//
+// Backward runs the four steps in reverse. A layout that splits W_in by rows and W_out by columns communicates between
+// normalise and project_in, and between the product of project_out and its residual.
+#pragma once
+
+#include "weft/model/layers/weighted.h"
+
+namespace weft {
+
+struct ResidualBlock {
+  ValueId x, xn, inverse, in, mixed, y;
+  ValueId dx, dxn, din, dmixed, dy;
+  Norm norm;
+  Linear w_in, w_out;
+
+  // Their places in a layer's lists are fixed: the norm's weight is its first parameter, xn and inverse are its first
+  // values, dx and dy its last. A layer makes the rest between them, under names of its own.
+  void add_norm_weight(ModuleBuilder& b, ValueId from);
+  void add_norm_values(ModuleBuilder& b);
+  void add_gradients(ModuleBuilder& b);
+
+  // Adds the piece `mix` and returns y. Of forward and backward, `uses` are those of all four steps, in the order the
+  // plan lists them, and `run` is the body's alone; weight_gradient is complete.
+  ValueId add_piece(ModuleBuilder& b, PieceCode forward, PieceCode backward, PieceCode weight_gradient) const;
+  // Of the two products, without biases.
+  PieceCode weight_gradient() const;
+
+ private:
+  void normalise(const Run& r) const;             // writes xn, inverse
+  void project_in(const Run& r) const;            // writes in
+  void project_out(const Run& r) const;           // writes y
+  void project_out_backward(const Run& r) const;  // writes dmixed
+  void project_in_backward(const Run& r) const;   // writes dxn
+  void normalise_backward(const Run& r) const;    // writes dx, adds to the norm's gradient
+};
+
+}  // namespace weft

@@ -1,0 +1,26 @@
+// The plans of all ranks of a run. Few ranks differ: those with equal plans share one.
+#pragma once
+
+#include <vector>
+
+#include "weft/grid/layout.h"
+#include "weft/plan/memory.h"
+#include "weft/plan/plan.h"
+
+namespace weft {
+
+struct RankPlans {
+  struct Entry {
+    const Plan* plan = nullptr;
+    const MemoryPlan* memory = nullptr;
+  };
+  std::vector<Entry> plans;           // the different ones
+  std::vector<std::int32_t> plan_of;  // by rank: its index in `plans`
+  // By GroupId: the groups of that id. A rank is in one of them, or in none.
+  std::vector<std::vector<RankGroup>> groups;
+};
+
+// All ranks of the layout run this plan.
+RankPlans same_on_all_ranks(const Layout& layout, const Plan& plan, const MemoryPlan& memory);
+
+}  // namespace weft

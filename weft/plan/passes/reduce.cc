@@ -1,0 +1,108 @@
+#include "weft/plan/passes/reduce.h"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+namespace weft {
+
+namespace {
+
+class Reductions {
+ public:
+  Reductions(const Plan& plan, const Module& module) : module_(module), plan_(plan) {
+    buffers_.resize(plan.values.size());
+    for (std::size_t i = 0; i < plan.buffers.size(); ++i)
+      if (plan.buffers[i].micro_batch < 0)
+        buffers_[plan.buffers[i].value.index()] = BufferId(static_cast<std::int64_t>(i));
+  }
+
+  Plan run() {
+    if (has_phase(plan_.kind, Phase::reduce)) {
+      sum_losses();
+      if (plan_.kind == PlanKind::train) sum_gradients();
+      if (plan_.kind == PlanKind::train && module_.squares.valid()) sum_squares();
+      const auto first_update = std::find_if(plan_.nodes.begin(), plan_.nodes.end(),
+                                             [](const Node& node) { return node.phase == Phase::update; });
+      plan_.nodes.insert(first_update, made_.begin(), made_.end());
+    }
+    return std::move(plan_);
+  }
+
+ private:
+  // Sums the values that are summed over ranks, in place, in one node.
+  void sum_over_ranks(PlaceId place, const std::vector<ValueId>& values) {
+    std::vector<BufferUse> used;
+    std::vector<NodeCollective> communication;
+    for (ValueId value : values) {
+      const ValueInfo& info = plan_.values[value.index()];
+      NodeCollective c{CollectiveKind::all_reduce, info.summed_over, buffers_[value.index()], buffers_[value.index()]};
+      c.bytes = info.bytes;
+      c.first_row = info.first_summed_row;
+      used.push_back({c.receive, Access::write});
+      communication.push_back(c);
+    }
+    made_.push_back(
+        plan_.make_node(NodeKind::communicate, Phase::reduce, Lane::reduce, place, -1, used, communication));
+  }
+  bool is_summed(ValueId value) const {
+    return value.valid() && buffers_[value.index()].valid() && plan_.values[value.index()].summed_over.valid();
+  }
+
+  void sum_losses() {
+    std::vector<ValueId> losses{module_.loss};
+    losses.insert(losses.end(), module_.mtp_losses.begin(), module_.mtp_losses.end());
+    losses.insert(losses.end(), {module_.router_losses, module_.indexer_loss});
+    std::erase_if(losses, [&](ValueId value) { return !is_summed(value); });
+    if (!losses.empty()) sum_over_ranks(plan_.add_place(0, "step", "loss"), losses);
+  }
+
+  void sum_gradients() {
+    const std::vector<int> units = units_of_tensors(module_);
+    std::map<int, std::vector<ValueId>, std::greater<>> of_unit;
+    for (std::size_t i = 0; i < units.size(); ++i)
+      if (is_summed(module_.gradient_values[i])) of_unit[units[i]].push_back(module_.gradient_values[i]);
+    for (auto& [unit, gradients] : of_unit) {
+      // One group after the other: a communicator's calls stay together.
+      std::stable_sort(gradients.begin(), gradients.end(), [&](ValueId a, ValueId b) {
+        return plan_.values[a.index()].summed_over < plan_.values[b.index()].summed_over;
+      });
+      sum_over_ranks(plan_.add_place(unit, fmt::format("unit.{}", unit), "gradients"), gradients);
+    }
+  }
+
+  // The rows of the sum: what is whole on every rank, then what each group divides.
+  void sum_squares() {
+    std::vector<BufferUse> used;
+    const ValueId squares = module_.squares;
+    const BufferId sum = buffers_[squares.index()];
+    for (std::size_t row = 0; row < module_.norm_groups.size(); ++row)
+      for (std::size_t i = 0; i < module_.parameters.size(); ++i) {
+        const ParameterTensor& tensor = module_.parameters[i];
+        if (!tensor.trained || norm_group(tensor) != module_.norm_groups[row]) continue;
+        const ValueId gradient = module_.gradient_values[i];
+        plan_.values[gradient.index()].norm_row = static_cast<std::int32_t>(row);
+        used.push_back({buffers_[gradient.index()]});
+      }
+    used.push_back({sum, Access::write});
+    made_.push_back(plan_.make_node(NodeKind::sum_of_squares, Phase::update, Lane::compute,
+                                    plan_.add_place(0, "step", "norm"), -1, used));
+    for (std::size_t row = 1; row < module_.norm_groups.size(); ++row) {
+      plan_.values[squares.index()].summed_over = module_.norm_groups[row];
+      plan_.values[squares.index()].first_summed_row = static_cast<std::int64_t>(row);
+      sum_over_ranks(plan_.add_place(0, "step", "squares"), {squares});
+    }
+  }
+
+  const Module& module_;
+  Plan plan_;
+  std::vector<BufferId> buffers_;  // of the step, by value
+  std::vector<Node> made_;
+};
+
+}  // namespace
+
+Plan reduce(const Plan& plan, const Module& module) { return Reductions(plan, module).run(); }
+
+}  // namespace weft

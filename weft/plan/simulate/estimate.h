@@ -1,0 +1,48 @@
+// What a plan costs, before it runs.
+#pragma once
+
+#include <array>
+#include <functional>
+
+#include "weft/model/module.h"
+#include "weft/plan/check/rank_plans.h"
+#include "weft/plan/draw/timeline.h"
+#include "weft/plan/memory.h"
+#include "weft/plan/plan.h"
+#include "weft/plan/simulate/cluster.h"
+
+namespace weft {
+
+struct PieceCost {
+  double flops = 0, bytes = 0;  // bytes: memory traffic
+};
+// What a node's arithmetic costs: a dry run on a device that counts (weft/execute/dry_run.h).
+using Pricer = std::function<PieceCost(const Module&, const Plan&, const Node&)>;
+
+// Fills flops and bytes of every node that computes; each (place, phase) is priced once.
+void price(Plan& plan, const Module& module, const Pricer& pricer);
+double total_flops(const Plan& plan);
+
+struct ParameterCount {
+  std::int64_t all = 0;
+  std::int64_t active = 0;  // that one token uses: k of the experts, without the embedding lookup
+};
+// Of the whole model; `module` holds experts / expert_ranks of its experts.
+ParameterCount count_parameters(const Module& module, std::int64_t experts, std::int64_t chosen,
+                                std::int64_t expert_ranks = 1);
+
+// Of a step, over all ranks.
+struct Estimate {
+  Cluster cluster;
+  double seconds = 0;                     // from the first start to the last end
+  Overlap all, exchange;                  // of all communication, and of the exchange lane's: the average rank
+  std::array<double, lane_count> busy{};  // seconds that nodes of each lane take: the average rank
+};
+
+// Each node starts when its lane is free and what it waits for is done; a collective when all ranks of its group have come
+// (engine.h). BugError where ranks wait for each other and none can go on.
+Estimate estimate_step(const RankPlans& ranks, const Cluster& cluster);
+// The same, drawn: an event for every node of every rank.
+Timeline estimate_timeline(const RankPlans& ranks, const Cluster& cluster);
+
+}  // namespace weft

@@ -49,7 +49,7 @@ ParallelExecutor::ParallelExecutor(const PreparedPlan& plan, Device& device, Str
   } catch (const std::system_error& e) {
     stop();
     throw RunError(
-        "the {} lanes of a step need a thread each, and one could not be started ({}): raise the limit of "
+        "the {} lanes of a step need a thread each, and one could not be started ({}): raise the limit on "
         "processes or memory, or use `executor` serial",
         lanes_.size(), e.what());
   }

@@ -37,7 +37,7 @@ Team::Team(int threads) {
   } catch (const std::system_error& e) {
     stop();
     throw RunError(
-        "one of {} compute threads could not be started ({}): use fewer `threads`, or raise the limit of "
+        "one of {} compute threads could not be started ({}): use fewer `threads`, or raise the limit on "
         "processes or memory",
         threads, e.what());
   }

@@ -142,7 +142,7 @@ TEST_F(TokenizeCommand, ExplainsWrongRequests) {
   EXPECT_THAT(
       error({"--input", text, "--output-prefix", prefix, "--tokenizer-type", "NullTokenizer", "--vocab-size=9"}),
       HasSubstr("in.txt, document at line 1: NullTokenizer reads whole numbers separated by blanks; \"x\" at byte 2 is "
-                "none"));
+                "not one"));
   for (const char* how : {"blank-lines", "lines"})
     EXPECT_THAT(error({"--input", input("bad.txt", "1\n\n2 y\n\n3\n"), "--output-prefix", prefix, "--documents", how,
                        "--tokenizer-type", "NullTokenizer", "--vocab-size=9"}),

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/checkpoint/in_doubles.h"
 #include "tests/checkpoint/model_folder.h"
 #include "weft/base/error.h"
 
@@ -20,7 +21,8 @@ std::vector<double> read_from_counting(const Shape& disk, const DiskPart& part) 
   write_safetensors(folder.file("x"), {tensor_in_memory("t", DType::f32, disk, values.data())});
   const SafetensorsFile file(folder.file("x"));
   std::vector<double> parameter(static_cast<std::size_t>(part.parameter.elements()), -1);
-  read_part(file.at("t"), part, DType::f64, parameter.data());
+  read_part(file.at("t"), part, BoxRuns(part.parameter, Box::whole(part.parameter), {}), DType::f64,
+            reinterpret_cast<std::byte*>(parameter.data()));
   return parameter;
 }
 
@@ -108,7 +110,8 @@ TEST(DiskTensor, WritingPutsEveryPartInItsPlace) {
   options.prefix = "grad.";
   options.type = StoredType::f64;
   const std::vector<DiskTensor> tensors = odd_tensors();
-  write_tensors(folder.file("x"), tensors, options, count_up, {tensor_in_memory("logits", DType::f64, {1}, &extra)});
+  write_tensors(folder.file("x"), tensors, options, in_doubles(count_up),
+                {tensor_in_memory("logits", DType::f64, {1}, &extra)});
   const SafetensorsFile file(folder.file("x"));
   ASSERT_EQ(file.entries().size(), 3u);
   EXPECT_EQ(file.at("grad.gate_up").type, StoredType::f64);
@@ -122,7 +125,8 @@ TEST(DiskTensor, WritingPutsEveryPartInItsPlace) {
   for (const DiskPart& part : tensors[0].parts) {
     std::vector<double> expected(6), parameter(6);
     count_up(part.identity, expected.data());
-    read_part(file.at("grad.gate_up"), part, DType::f64, parameter.data());
+    read_part(file.at("grad.gate_up"), part, BoxRuns(part.parameter, Box::whole(part.parameter), {}), DType::f64,
+              reinterpret_cast<std::byte*>(parameter.data()));
     EXPECT_EQ(parameter, expected);
   }
 }
@@ -143,10 +147,10 @@ TEST(DiskTensor, AParameterIsAskedForOnceATensor) {
   }
   const ModelFolder folder;
   int asked = 0;
-  write_tensors(folder.file("x"), {tensor}, {}, [&](const ParameterIdentity& identity, double* out) {
-    ++asked;
-    for (int i = 0; i < 4; ++i) out[i] = i + (identity.role == Role::k ? 10 : 0);
-  });
+  write_tensors(folder.file("x"), {tensor}, {}, in_doubles([&](const ParameterIdentity& identity, double* out) {
+                  ++asked;
+                  for (int i = 0; i < 4; ++i) out[i] = i + (identity.role == Role::k ? 10 : 0);
+                }));
   EXPECT_EQ(asked, 2);
   EXPECT_EQ(floats_of(raw_tensors(folder.file("x")).at("qk")), (std::vector<float>{0, 10, 1, 11, 2, 12, 3, 13}));
 }
@@ -159,7 +163,7 @@ TEST(DiskTensor, TypesAndCopies) {
   tensors.back().name = "copy";
   tensors.back().copy = true;
   const ModelFolder folder;
-  write_tensors(folder.file("x"), tensors, {}, count_up);
+  write_tensors(folder.file("x"), tensors, {}, in_doubles(count_up));
   {
     const SafetensorsFile own(folder.file("x"));
     EXPECT_EQ(own.at("gate_up").type, StoredType::bf16);
@@ -171,16 +175,52 @@ TEST(DiskTensor, TypesAndCopies) {
   }
   WriteOptions with_copies;
   with_copies.copies = true;
-  write_tensors(folder.file("x"), tensors, with_copies, count_up);
+  write_tensors(folder.file("x"), tensors, with_copies, in_doubles(count_up));
   const RawTensors raw = raw_tensors(folder.file("x"));
   EXPECT_EQ(raw.at("copy").bytes, raw.at("norm").bytes);
+}
+
+// Ranks read their boxes alone: rows, columns, interleaved rows, from plain, strided and transposed parts.
+TEST(DiskTensor, ABoxOfAParameterIsReadToItsPlace) {
+  const ModelFolder folder;
+  std::vector<float> values(24);
+  std::iota(values.begin(), values.end(), 0.0f);
+  write_safetensors(folder.file("x"), {tensor_in_memory("t", DType::f32, {6, 4}, values.data())});
+  const SafetensorsFile file(folder.file("x"));
+  DiskPart plain, strided, transposed;
+  plain.parameter = plain.extent = {6, 4};
+  strided.parameter = strided.extent = {6, 2};  // columns 1 and 3
+  strided.begin = {0, 1};
+  strided.step = {1, 2, 1, 1, 1};
+  transposed.parameter = {4, 6};
+  transposed.extent = {6, 4};
+  transposed.transposed = true;
+  for (const DiskPart& part : {plain, strided, transposed}) {
+    const Shape& shape = part.parameter;
+    std::vector<float> whole(static_cast<std::size_t>(shape.elements()));
+    read_part(file.at("t"), part, BoxRuns(shape, Box::whole(shape), {}), DType::f32,
+              reinterpret_cast<std::byte*>(whole.data()));
+    const std::vector<std::pair<Box, BoxPlace>> boxes = {
+        {{{2, 0}, {2, shape[1]}}, {3}},
+        {{{0, 1}, {shape[0], 1}}, {0}},
+        {{{0, 0}, {4, shape[1]}}, {0, 2, 4 * shape[1]}},
+    };
+    for (const auto& [box, place] : boxes) {
+      const BoxRuns runs(shape, box, place);
+      std::vector<float> expected(60, -1), read(60, -1);
+      for (std::int64_t r = 0; r < runs.size(); ++r)
+        std::copy_n(whole.begin() + runs[r].logical, runs[r].count, expected.begin() + runs[r].tensor);
+      read_part(file.at("t"), part, runs, DType::f32, reinterpret_cast<std::byte*>(read.data()));
+      EXPECT_EQ(read, expected);
+    }
+  }
 }
 
 TEST(DiskTensor, PartsThatDoNotFitAreOurBug) {
   const ModelFolder folder;
   std::vector<DiskTensor> tensors = odd_tensors();
   tensors[0].parts.pop_back();
-  EXPECT_THROW(write_tensors(folder.file("x"), tensors, {}, count_up), BugError);
+  EXPECT_THROW(write_tensors(folder.file("x"), tensors, {}, in_doubles(count_up)), BugError);
   DiskPart part = odd_tensors()[1].parts[0];
   part.offset = 1;
   EXPECT_THROW(read_from_counting({2}, part), BugError);

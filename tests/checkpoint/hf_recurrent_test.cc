@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/checkpoint/in_doubles.h"
 #include "tests/checkpoint/model_folder.h"
 #include "weft/base/error.h"
 #include "weft/checkpoint/hugging_face.h"
@@ -111,9 +112,9 @@ TEST_P(Packed, ThereAndBackGivesTheSameFile) {
   EXPECT_EQ(here, there);
   const ModelFolder out;
   write_tensors(out.file("model.safetensors"), weights.model().tensors, {},
-                [&](const ParameterIdentity& identity, double* values) {
+                in_doubles([&](const ParameterIdentity& identity, double* values) {
                   weights.read(identity, there.at(identity), DType::f64, values);
-                });
+                }));
   const RawTensors written = raw_tensors(out.file("model.safetensors")),
                    original = raw_tensors(golden_folder(GetParam()) / "model.safetensors");
   ASSERT_EQ(written.size(), original.size());

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/checkpoint/in_doubles.h"
 #include "tests/checkpoint/model_folder.h"
 #include "weft/base/error.h"
 #include "weft/checkpoint/hugging_face.h"
@@ -66,9 +67,10 @@ void expect_rewritten(const ModelFolder& folder) {
     for (const DiskPart& part : tensor.parts) shapes[part.identity] = part.parameter;
   }
   const ModelFolder out;
-  write_tensors(out.file("x"), weights.model().tensors, {}, [&](const ParameterIdentity& identity, double* values) {
-    weights.read(identity, shapes.at(identity), DType::f64, values);
-  });
+  write_tensors(out.file("x"), weights.model().tensors, {},
+                in_doubles([&](const ParameterIdentity& identity, double* values) {
+                  weights.read(identity, shapes.at(identity), DType::f64, values);
+                }));
   EXPECT_TRUE(read_file(out.file("x")) == read_file(folder.file(weights_file)));
 }
 
@@ -140,9 +142,9 @@ TEST(HuggingFaceDisk, HalfPrecisionOnDisk) {
     std::map<ParameterIdentity, Shape> shapes;
     for (const DiskTensor& tensor : golden.model().tensors) shapes[tensor.parts[0].identity] = tensor.shape;
     write_tensors(folder.file(weights_file), golden.model().tensors, options,
-                  [&](const ParameterIdentity& identity, double* values) {
+                  in_doubles([&](const ParameterIdentity& identity, double* values) {
                     golden.read(identity, shapes.at(identity), DType::f64, values);
-                  });
+                  }));
     const HuggingFaceWeights weights(folder.path());
     const double rounding = type == StoredType::bf16 ? 0x1p-8 : type == StoredType::f16 ? 0x1p-11 : 0;
     const double smallest = type == StoredType::f16 ? 0x1p-25 : 0;  // half a subnormal step

@@ -1,6 +1,7 @@
 // Golden models whose tensors on disk are not parameters one by one: read and written, nothing is lost.
 #include <gtest/gtest.h>
 
+#include "tests/checkpoint/in_doubles.h"
 #include "tests/checkpoint/model_folder.h"
 #include "weft/base/error.h"
 #include "weft/checkpoint/hugging_face.h"
@@ -40,9 +41,9 @@ TEST_P(Family, SavingGivesTheSameFile) {
   WriteOptions options;
   options.copies = true;
   write_tensors(out.file("model.safetensors"), weights.model().tensors, options,
-                [&](const ParameterIdentity& identity, double* values) {
+                in_doubles([&](const ParameterIdentity& identity, double* values) {
                   weights.read(identity, shapes.at(identity), DType::f64, values);
-                });
+                }));
   EXPECT_TRUE(read_file(out.file("model.safetensors")) == read_file(folder() / "model.safetensors"));
 }
 

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/checkpoint/in_doubles.h"
 #include "tests/checkpoint/model_folder.h"
 #include "weft/base/error.h"
 #include "weft/model/builder.h"
@@ -125,9 +126,9 @@ TEST_P(Golden, SavingGivesTheSameFile) {
   std::map<ParameterIdentity, Shape> shapes = parameters_of(weights.model().config);
   const ModelFolder out;
   write_tensors(out.file("model.safetensors"), weights.model().tensors, {},
-                [&](const ParameterIdentity& identity, double* values) {
+                in_doubles([&](const ParameterIdentity& identity, double* values) {
                   weights.read(identity, shapes.at(identity), DType::f64, values);
-                });
+                }));
   EXPECT_TRUE(read_file(out.file("model.safetensors")) == read_file(folder() / "model.safetensors"));
 }
 
@@ -142,9 +143,9 @@ TEST_P(Golden, GradientsGoUnderTheNamesOfTheirWeights) {
   options.prefix = "grad.";
   options.type = StoredType::f64;
   write_tensors(out.file("x"), model.tensors, options,
-                [&](const ParameterIdentity& identity, double* values) {
+                in_doubles([&](const ParameterIdentity& identity, double* values) {
                   read_as(golden.at("grad." + names.at(identity)), DType::f64, values);
-                },
+                }),
                 {tensor_in_memory("logits", DType::f64, logits.shape, logits.bytes.data())});
   RawTensors expected = raw_tensors(folder() / "golden.safetensors");
   for (const char* tokens : {"input_ids", "labels", "trajectory.tokens"}) expected.erase(tokens);

@@ -145,7 +145,7 @@ std::vector<double> train(Device& device, DType dtype, bool lanes, bool graph, b
     losses.push_back(result.gradient_norm.value_or(0));
   }
   // What reads weights between steps gets them as they are after the last one.
-  losses.push_back(session.evaluate(two_batches(1).front()));
+  losses.push_back(session.evaluator().loss(two_batches(1).front()));
   losses.push_back(session.step(two_batches(0), 1e-3, 0.1).loss);
   if (lanes && graph) {
     const auto& executor = dynamic_cast<StreamExecutor&>(*session.executor());

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/train/parameter_numbers.h"
 #include "tests/train/ranks.h"
 
 namespace weft {
@@ -49,8 +50,8 @@ Gradients gradients_of(bool bf16) {
   const std::vector<MicroBatch> batches{batch_of(c, 0, 0)};
   session.gradients(batches);
   Gradients made;
-  session.each_gradient([&](const ParameterPart& part, std::span<const double> values) {
-    made.values[part.identity].assign(values.begin(), values.end());
+  each_numbers(session, Content::gradient, [&](const ParameterPart& part, const std::vector<double>& values) {
+    made.values[part.identity] = values;
   });
   const Module& m = session.module();
   for (std::size_t i = 0; i < m.parameters.size(); ++i)

@@ -70,7 +70,7 @@ inline std::uint64_t bits_of(std::uint64_t hash, const std::vector<double>& valu
 inline std::vector<std::string> lines_of(const std::string& name, const RankRun& run) {
   std::vector<std::string> lines{
       fmt::format("bits {}: losses {:016x}", name, bits_of(bits_of(1, run.losses), run.norms))};
-  for (const auto& [identity, values] : run.weights)
+  for (const auto& [identity, values] : run.weights())
     lines.push_back(fmt::format("bits {}: {} {:016x}", name, to_text(identity), bits_of(1, values)));
   return lines;
 }

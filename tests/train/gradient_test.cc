@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/train/parameter_numbers.h"
 #include "weft/base/random.h"
 #include "weft/device/cpu/device.h"
 #include "weft/train/session.h"
@@ -53,26 +54,27 @@ void check_gradients(const ModelConfig& config, int micro_batches = 1, std::int6
   o.logits_slice_bytes = 13 * 8 * 3;  // three tokens a slice
   Session session(device, o);
   // Norms and biases too must not sit at a special value.
-  const auto values_of = [](const ParameterPart& part, double* values) {
-    initialise(part, 7, values);
+  const auto values_of = [](const ParameterPart& part) {
+    std::vector<double> values = initial_numbers(part, 7);
     const std::uint64_t key = random_key(8, to_text(part.identity));
-    for (std::int64_t i = 0; i < part.shape.elements(); ++i)
-      values[i] += 0.1 * random_normal(key, static_cast<std::uint64_t>(i));
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] += 0.1 * random_normal(key, i);
+    return values;
   };
   std::vector<MicroBatch> batches;
   for (int m = 0; m < micro_batches; ++m) batches.push_back(batch_of(o, static_cast<std::uint64_t>(10 + 2 * m)));
 
-  session.set_parameters(values_of);
+  set_numbers(session, values_of);
   session.gradients(batches);
   std::map<ParameterIdentity, std::vector<double>> gradients;
-  session.each_gradient([&](const ParameterPart& part, std::span<const double> values) {
-    gradients[part.identity].assign(values.begin(), values.end());
+  each_numbers(session, Content::gradient, [&](const ParameterPart& part, const std::vector<double>& values) {
+    gradients[part.identity] = values;
   });
 
   const auto loss_at = [&](const ParameterIdentity& who, std::int64_t element, double delta) {
-    session.set_parameters([&](const ParameterPart& part, double* values) {
-      values_of(part, values);
-      if (part.identity == who) values[element] += delta;
+    set_numbers(session, [&](const ParameterPart& part) {
+      std::vector<double> values = values_of(part);
+      if (part.identity == who) values[static_cast<std::size_t>(element)] += delta;
+      return values;
     });
     if (config.experts.balance.any_loss()) {
       const StepResult r = session.gradients(batches);
@@ -85,7 +87,7 @@ void check_gradients(const ModelConfig& config, int micro_batches = 1, std::int6
     }
     double sum = 0;
     for (const MicroBatch& batch : batches) {
-      const StepResult result = session.evaluate_losses(batch);
+      const EvaluationLosses result = session.evaluator().losses(batch);
       sum += result.loss;
       for (double loss : result.mtp_losses)
         sum += config.mtp_loss_factor / static_cast<double>(result.mtp_losses.size()) * loss;
@@ -166,24 +168,25 @@ TEST(ModelGradients, indexers_learn_from_their_own_loss) {
   o.plan.micro_batches = 2;
   o.plan.kind = PlanKind::gradients;
   Session session(device, o);
-  const auto values_of = [](const ParameterPart& part, double* values) {
-    initialise(part, 7, values);
+  const auto values_of = [](const ParameterPart& part) {
+    std::vector<double> values = initial_numbers(part, 7);
     const std::uint64_t key = random_key(8, to_text(part.identity));
-    for (std::int64_t i = 0; i < part.shape.elements(); ++i)
-      values[i] += 0.1 * random_normal(key, static_cast<std::uint64_t>(i));
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] += 0.1 * random_normal(key, i);
+    return values;
   };
   const std::vector<MicroBatch> batches{batch_of(o, 10), batch_of(o, 12)};
   const auto run_at = [&](const ParameterIdentity& who, std::int64_t element, double delta) {
-    session.set_parameters([&](const ParameterPart& part, double* values) {
-      values_of(part, values);
-      if (part.identity == who) values[element] += delta;
+    set_numbers(session, [&](const ParameterPart& part) {
+      std::vector<double> values = values_of(part);
+      if (part.identity == who) values[static_cast<std::size_t>(element)] += delta;
+      return values;
     });
     return session.gradients(batches).indexer_loss;
   };
   EXPECT_GT(run_at({}, 0, 0), 0);
   std::map<ParameterIdentity, std::vector<double>> gradients;
-  session.each_gradient([&](const ParameterPart& part, std::span<const double> values) {
-    gradients[part.identity].assign(values.begin(), values.end());
+  each_numbers(session, Content::gradient, [&](const ParameterPart& part, const std::vector<double>& values) {
+    gradients[part.identity] = values;
   });
   int indexers = 0;
   for (const auto& [who, gradient] : gradients) {
@@ -200,10 +203,10 @@ TEST(ModelGradients, indexers_learn_from_their_own_loss) {
   // The language model's gradients are the same without it.
   o.config.latent_attention.indexer.loss_factor = 0;
   Session without(device, o);
-  without.set_parameters(values_of);
+  set_numbers(without, values_of);
   without.gradients(batches);
-  without.each_gradient([&](const ParameterPart& part, std::span<const double> values) {
-    EXPECT_EQ(std::vector(values.begin(), values.end()), gradients.at(part.identity)) << to_text(part.identity);
+  each_numbers(without, Content::gradient, [&](const ParameterPart& part, const std::vector<double>& values) {
+    EXPECT_EQ(values, gradients.at(part.identity)) << to_text(part.identity);
   });
 }
 
@@ -387,30 +390,30 @@ TEST(ModelLoss, of_latent_experts_is_that_of_the_products) {
   Session latent(device, o);
   latent.initialise_parameters(5);
   std::map<ParameterIdentity, std::vector<double>> weights;
-  latent.each_parameter([&](const ParameterPart& part, std::span<const double> values) {
-    weights[part.identity].assign(values.begin(), values.end());
-  });
+  each_numbers(latent, Content::weight,
+               [&](const ParameterPart& part, const std::vector<double>& values) { weights[part.identity] = values; });
   o.config.experts.latent = 0;
   Session plain(device, o);
-  plain.set_parameters([&](const ParameterPart& part, double* values) {
-    if (part.identity.expert < 0)
-      return void(std::copy_n(weights.at(part.identity).data(), part.shape.elements(), values));
+  set_numbers(plain, [&](const ParameterPart& part) {
+    if (part.identity.expert < 0) return weights.at(part.identity);
     ParameterIdentity other = part.identity;
     other.expert = -1;
     const bool up = part.identity.role == Role::up;
     other.role = up ? Role::latent_down : Role::latent_up;
     const std::vector<double>&a = weights.at(up ? part.identity : other), &b = weights.at(up ? other : part.identity);
     const std::int64_t rows = part.shape[0], columns = part.shape[1], inner = 8;
+    std::vector<double> values;
     for (std::int64_t i = 0; i < rows; ++i)
       for (std::int64_t j = 0; j < columns; ++j) {
         double sum = 0;
         for (std::int64_t p = 0; p < inner; ++p)
           sum += a[static_cast<std::size_t>(i * inner + p)] * b[static_cast<std::size_t>(p * columns + j)];
-        values[i * columns + j] = sum;
+        values.push_back(sum);
       }
+    return values;
   });
-  const double loss = latent.evaluate(batch);
-  EXPECT_NEAR(loss, plain.evaluate(batch), 1e-13 * loss);
+  const double loss = latent.evaluator().loss(batch);
+  EXPECT_NEAR(loss, plain.evaluator().loss(batch), 1e-13 * loss);
 }
 
 TEST(ModelGradients, hybrids) {

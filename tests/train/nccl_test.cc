@@ -50,16 +50,16 @@ TEST(NcclSession, ThatLosesARankHasNoResult) {
   experts.expert_ranks = 2;
   for (const RankCase& c : {dense, experts}) {
     const auto step = [&](Session& session) { session.step({{batch_of(c, 0, 0), batch_of(c, 0, 1)}}, 1e-2, 0.1); };
-    EXPECT_EQ(ends_with(c, [&](Session& session) { session.evaluate(batch_of(c, 0, 0)); }), potato);
+    EXPECT_EQ(ends_with(c, [&](Session& session) { session.evaluator().loss(batch_of(c, 0, 0)); }), potato);
     EXPECT_EQ(ends_with(c, step), potato);
     RankCase parallel = c;
     parallel.parallel = true;
     EXPECT_EQ(ends_with(parallel, step), potato);
     const std::int64_t word = 7;
-    EXPECT_EQ(ends_with(c, [&](Session& session) { session.gather_from_all_ranks({&word, 1}); }), potato);
+    EXPECT_EQ(ends_with(c, [&](Session& session) { session.ranks().gather({&word, 1}); }), potato);
   }
-  std::vector<double> values(3);
-  EXPECT_EQ(ends_with(experts, [&](Session& session) { session.broadcast_to_expert_ranks(1, values); }), potato);
+  std::vector<std::byte> bytes(3);
+  EXPECT_EQ(ends_with(experts, [&](Session& session) { session.ranks().send_to_first(RankId(1), bytes); }), potato);
 }
 
 // Ranks whose steps wait for nothing on the host replay them as graphs, with the same bits; and the log tells why others

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/train/parameter_numbers.h"
 #include "tests/train/ranks.h"
 
 namespace weft {
@@ -25,7 +26,7 @@ SessionOptions options_of(RankCase c, bool overlap, bool parallel, double clip =
 
 std::vector<double> weights_of(Session& session) {
   std::vector<double> all;
-  session.each_parameter([&](const ParameterPart&, std::span<const double> values) {
+  each_numbers(session, Content::weight, [&](const ParameterPart&, const std::vector<double>& values) {
     all.insert(all.end(), values.begin(), values.end());
   });
   return all;
@@ -48,16 +49,17 @@ TEST(LateUpdates, are_done_before_anything_reads_or_sets_weights) {
     const auto say = [&](const std::vector<double>& values) { said.insert(said.end(), values.begin(), values.end()); };
     step(0);
     step(1);
-    said.push_back(session.evaluate(batch_of(c, 7, 0)));
+    said.push_back(session.evaluator().loss(batch_of(c, 7, 0)));
     step(2);
     say(weights_of(session));
     step(3);
     step(4);
     const std::vector<std::int32_t> prompt{1, 2, 3};
-    say(session.logits(prompt));
+    say(session.evaluator().logits(prompt));
     say(weights_of(session));
     step(5);
-    say(session.parameter_values(0));
+    const HostTensor moment = session.parameters().read(TensorId(0), Content::first_moment);
+    for (std::int64_t i = 0; i < moment.elements(); ++i) said.push_back(number_at(moment, i));
     step(5);
     session.flush_updates();
     session.flush_updates();  // there is nothing left to do
@@ -84,9 +86,10 @@ TEST(LateUpdates, of_a_step_that_is_not_finite_do_nothing) {
   for (double clip : {1, 0}) {
     Session session(device, options_of(c, true, true, clip));
     const auto start = [&](double scale) {
-      session.set_parameters([&](const ParameterPart& part, double* values) {
-        initialise(part, 5, values);
-        for (std::int64_t i = 0; i < part.shape.elements(); ++i) values[i] *= scale;
+      set_numbers(session, [&](const ParameterPart& part) {
+        std::vector<double> values = initial_numbers(part, 5);
+        for (double& value : values) value *= scale;
+        return values;
       });
     };
     start(std::numeric_limits<double>::quiet_NaN());

@@ -121,7 +121,7 @@ TEST(QueuedInputs, of_a_refused_step_leave_no_trace) {
           EXPECT_THROW(session.step(wrong, 1, 0.5), UserError);
         }
         losses[refused].push_back(session.step(batches_of(c, step), 1e-2, 0.1).loss);
-        if (step == 3) losses[refused].push_back(session.evaluate(batches_of(c, 50).front()));
+        if (step == 3) losses[refused].push_back(session.evaluator().loss(batches_of(c, 50).front()));
       }
     }
     EXPECT_EQ(losses[1], losses[0]) << "parallel " << parallel << " graph " << graph;
@@ -147,7 +147,7 @@ TEST(QueuedGraphs, are_launched_with_and_without_validation_in_between) {
       for (int step = 0; step < 6; ++step) {
         session.step(batches_of(c, step), 1e-2, 0.1);
         EXPECT_TRUE(step > 0 || !executor.was_graph());
-        if (validate) session.evaluate(batches_of(c, step).front());
+        if (validate) session.evaluator().loss(batches_of(c, step).front());
       }
       EXPECT_TRUE(executor.was_graph()) << "overlap " << overlap << " validate " << validate;
     }

@@ -5,16 +5,24 @@
 #include <map>
 #include <mutex>
 
+#include "weft/base/error.h"
 #include "weft/base/random.h"
 #include "weft/comm/local/cluster.h"
 #include "weft/device/cpu/device.h"
+#include "weft/model/logical_parameters.h"
 #include "weft/train/session.h"
 
 namespace weft {
 
 struct RankRun {
-  std::vector<double> losses, norms;  // losses: of the model, and of its routers behind it
-  std::map<ParameterIdentity, std::vector<double>> weights;
+  std::vector<double> losses, norms;  // losses: of the model, and of its routers after it
+  LogicalParameters parameters;       // of all ranks; replicas have been compared
+
+  std::map<ParameterIdentity, std::vector<double>> weights() const {
+    std::map<ParameterIdentity, std::vector<double>> weights;
+    for (const ParameterIdentity& identity : parameters.identities()) weights[identity] = parameters.numbers(identity);
+    return weights;
+  }
 };
 
 struct RankCase {
@@ -98,8 +106,8 @@ inline RankRun run_rank(const RankCase& c, World* world, Device& device) {
     if (r.gradient_norm) result.norms.push_back(*r.gradient_norm);
     result.losses.insert(result.losses.end(), r.router_losses.begin(), r.router_losses.end());
   }
-  session.each_parameter([&](const ParameterPart& part, std::span<const double> values) {
-    result.weights[part.identity].assign(values.begin(), values.end());
+  session.parameters().each(Content::weight, [&](const ParameterPart& part, const HostTensor& tensor) {
+    WEFT_CHECK(result.parameters.add(part, tensor), "{} is there twice", to_text(part.identity));
   });
   return result;
 }
@@ -122,7 +130,8 @@ inline RankRun run_ranks(
   cluster.run([&](World& world) {
     RankRun own = on_rank(c, &world);
     const std::lock_guard lock(mutex);
-    own.weights.merge(result.weights);
+    WEFT_CHECK(own.parameters.add(result.parameters), "rank {} holds other bits than ranks before it",
+               world.rank().value);
     result = std::move(own);
   });
   return result;

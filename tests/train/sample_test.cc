@@ -29,9 +29,9 @@ TEST(Sample, LogitsDoNotDependOnWhatFollows) {
   Session session(device, options_of(c, nullptr));
   session.initialise_parameters(5);
   const std::vector<std::int32_t> tokens = batch_of(c, 0, 0).tokens;
-  const std::vector<double> all = session.logits(tokens);
+  const std::vector<double> all = session.evaluator().logits(tokens);
   for (const std::size_t length : {1, 5, 11}) {
-    const std::vector<double> some = session.logits(std::span(tokens).first(length));
+    const std::vector<double> some = session.evaluator().logits(std::span(tokens).first(length));
     ASSERT_EQ(some.size(), length * 23);
     EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin())) << length;
   }

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/train/parameter_numbers.h"
 #include "tests/train/ranks.h"
 #include "weft/checkpoint/stored_type.h"
 
@@ -30,7 +31,7 @@ std::vector<std::byte> bytes_of(const Tensor& tensor) {
 
 struct State {
   std::vector<std::vector<std::byte>> weights, remainders;  // by tensor
-  std::map<ParameterIdentity, std::vector<double>> parameters;
+  LogicalParameters parameters;
 };
 
 State state_of(Session& session) {
@@ -42,17 +43,15 @@ State state_of(Session& session) {
     state.remainders.push_back(split ? bytes_of(session.storage().state(m.states[i].remainder))
                                      : std::vector<std::byte>{});
   }
-  session.each_parameter([&](const ParameterPart& part, std::span<const double> values) {
-    state.parameters[part.identity].assign(values.begin(), values.end());
+  session.parameters().each(Content::weight, [&](const ParameterPart& part, const HostTensor& tensor) {
+    EXPECT_TRUE(state.parameters.add(part, tensor)) << to_text(part.identity);
   });
   return state;
 }
 
 void set(Session& session, const State& state) {
-  session.set_parameters([&](const ParameterPart& part, double* values) {
-    const std::vector<double>& from = state.parameters.at(part.identity);
-    std::copy(from.begin(), from.end(), values);
-  });
+  session.set_parameters(
+      [&](const ParameterPart& part, HostTensor& tensor) { state.parameters.copy_to(part, tensor); });
 }
 
 TEST(SplitWeights, AStateThatIsReadAndSetHasTheSameBits) {
@@ -68,7 +67,7 @@ TEST(SplitWeights, AStateThatIsReadAndSetHasTheSameBits) {
   const State copy = state_of(other);
   EXPECT_EQ(copy.weights, state.weights);
   EXPECT_EQ(copy.remainders, state.remainders);
-  EXPECT_EQ(copy.parameters, state.parameters);
+  EXPECT_TRUE(copy.parameters == state.parameters);
 
   // A session that only reads weights, and a bf16 file, have the weights that training computed with.
   Session reading(device, options_of(c, false));
@@ -81,9 +80,9 @@ TEST(SplitWeights, AStateThatIsReadAndSetHasTheSameBits) {
     ++(narrow ? split : whole);
     EXPECT_EQ(!state.remainders[i].empty(), narrow) << m.parameters[i].name;
     if (!narrow) continue;
-    const std::vector<double> values = trained.parameter_values(i);
-    std::vector<std::byte> stored(2 * values.size());
-    store_doubles(values.data(), StoredType::bf16, stored.data(), std::ssize(values));
+    const HostTensor values = trained.parameters().read(TensorId(static_cast<std::int64_t>(i)), Content::weight);
+    std::vector<std::byte> stored(static_cast<std::size_t>(2 * values.elements()));
+    store(values.dtype, values.bytes.data(), StoredType::bf16, stored.data(), values.elements());
     EXPECT_EQ(stored, state.weights[i]) << m.parameters[i].name;
   }
   EXPECT_GT(split, 8u);
@@ -108,11 +107,12 @@ TEST(SplitWeights, EveryNumberIsKept) {
                                       std::numeric_limits<float>::quiet_NaN()};
   CpuDevice device;
   Session session(device, options_of(small_case("M[*E]-")));
-  session.set_parameters([&](const ParameterPart& part, double* values) {
-    for (std::size_t i = 0; i < static_cast<std::size_t>(part.shape.elements()); ++i)
-      values[i] = static_cast<double>(numbers[i % numbers.size()]);
+  session.set_parameters([&](const ParameterPart& part, HostTensor& tensor) {
+    set_numbers(part, tensor, [&](std::int64_t i) {
+      return static_cast<double>(numbers[static_cast<std::size_t>(i) % numbers.size()]);
+    });
   });
-  session.each_parameter([&](const ParameterPart& part, std::span<const double> values) {
+  each_numbers(session, Content::weight, [&](const ParameterPart& part, const std::vector<double>& values) {
     for (std::size_t i = 0; i < values.size(); ++i) {
       const auto wanted = static_cast<double>(numbers[i % numbers.size()]);
       if (std::isnan(wanted))

@@ -76,28 +76,6 @@ void check_range(const DiskPart& part) {
              part.offset);
 }
 
-void assemble(const DiskTensor& tensor, StoredType type, const ParameterSource& source, std::byte* out) {
-  const std::size_t size = static_cast<std::size_t>(bits_of(type)) / 8;
-  std::vector<double> parameter, column;
-  for (const auto& [identity, parts] : parts_by_parameter(tensor)) {
-    parameter.resize(static_cast<std::size_t>(parts[0]->parameter.elements()));
-    source(identity, parameter.data());
-    for (const DiskPart* part : parts) {
-      check_range(*part);
-      for_each_run(tensor.shape, *part, [&](const Run& run) {
-        const double* from = parameter.data() + run.parameter;
-        if (run.parameter_step != 1) {
-          column.resize(static_cast<std::size_t>(run.count));
-          for (std::int64_t i = 0; i < run.count; ++i)
-            column[static_cast<std::size_t>(i)] = from[i * run.parameter_step];
-          from = column.data();
-        }
-        store_doubles(from, type, out + static_cast<std::size_t>(run.disk) * size, run.count, run.disk_step);
-      });
-    }
-  }
-}
-
 // Elements of `size` bytes, evenly apart on both sides.
 template <std::size_t size>
 void copy_elements(const std::byte* from, std::int64_t from_step, std::byte* to, std::int64_t to_step,
@@ -180,23 +158,45 @@ DiskTensor whole_tensor(std::string name, const ParameterIdentity& identity, con
   return {std::move(name), shape, {part}};
 }
 
-void read_part(const TensorEntry& entry, const DiskPart& part, DType target, void* out) {
+void read_part(const TensorEntry& entry, const DiskPart& part, const BoxRuns& wanted, DType target, std::byte* out) {
   check_range(part);
   const std::size_t size = size_of(target);
-  auto* const to = static_cast<std::byte*>(out);
+  const auto place = [&](std::int64_t element) { return out + static_cast<std::size_t>(element) * size; };
   std::vector<std::byte> buffer;
   for_each_run(entry.shape, part, [&](const Run& run) {
-    std::byte* const place = to + static_cast<std::size_t>(run.parameter) * size;
-    if (run.disk_step == 1 && run.parameter_step == 1) return read_range(entry, run.disk, run.count, target, place);
+    if (run.disk_step == 1 && run.parameter_step == 1)
+      return wanted.within(run.parameter, run.count, [&](const BoxRun& box) {
+        read_range(entry, run.disk + box.logical - run.parameter, box.count, target, place(box.tensor));
+      });
+    // Elements apart on disk or in the parameter: the whole span is read, and each wanted one copied.
     const std::int64_t span = (run.count - 1) * run.disk_step + 1;
     buffer.resize(static_cast<std::size_t>(span) * size);
     read_range(entry, run.disk, span, target, buffer.data());
-    for (std::int64_t i = 0; i < run.count; ++i) {
-      std::memcpy(place + static_cast<std::size_t>(i * run.parameter_step) * size,
-                  buffer.data() + static_cast<std::size_t>(i * run.disk_step) * size, size);
-    }
+    const auto copy = [&](std::int64_t i, std::int64_t element) {
+      std::memcpy(place(element), buffer.data() + static_cast<std::size_t>(i * run.disk_step) * size, size);
+    };
+    if (run.parameter_step == 1)
+      return wanted.within(run.parameter, run.count, [&](const BoxRun& box) {
+        for (std::int64_t i = 0; i < box.count; ++i) copy(box.logical - run.parameter + i, box.tensor + i);
+      });
+    for (std::int64_t i = 0; i < run.count; ++i)
+      wanted.within(run.parameter + i * run.parameter_step, 1, [&](const BoxRun& box) { copy(i, box.tensor); });
   });
 }
+
+namespace {
+
+void assemble(const DiskTensor& tensor, StoredType type, const ParameterSource& source, std::byte* out) {
+  const std::size_t size = static_cast<std::size_t>(bits_of(type)) / 8;
+  std::vector<std::byte> parameter;
+  for (const auto& [identity, parts] : parts_by_parameter(tensor)) {
+    parameter.resize(static_cast<std::size_t>(parts[0]->parameter.elements()) * size);
+    source(identity, type, parameter);
+    for (const DiskPart* part : parts) scatter_part(parameter.data(), *part, tensor.shape, size, out);
+  }
+}
+
+}  // namespace
 
 TensorToWrite tensor_to_write(const DiskTensor& tensor, StoredType type, const ParameterSource& source) {
   check_covered(tensor);

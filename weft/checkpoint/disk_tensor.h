@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -43,8 +44,8 @@ struct DiskTensor {
 // The whole tensor is the whole parameter.
 DiskTensor whole_tensor(std::string name, const ParameterIdentity& identity, const Shape& shape);
 
-// Reads what the part holds into its place in the parameter, `out` [part.parameter] of dtype `target`.
-void read_part(const TensorEntry& entry, const DiskPart& part, DType target, void* out);
+// Reads the elements that both the part and `wanted` hold, as dtype `target`. `wanted` tells where each lies from `out` on.
+void read_part(const TensorEntry& entry, const DiskPart& part, const BoxRuns& wanted, DType target, std::byte* out);
 
 // The same without a look at the elements, each of `size` bytes: from a tensor's memory to a parameter's, and back.
 void gather_part(const std::byte* tensor, const Shape& shape, const DiskPart& part, std::size_t size,
@@ -58,8 +59,9 @@ void check_covered(const DiskTensor& tensor);
 // A tensor that all experts share, as one tensor [1, ...] an expert; any other as it is.
 std::vector<DiskTensor> slices_of(const DiskTensor& tensor);
 
-// Fills `out` with a parameter's elements, row-major.
-using ParameterSource = std::function<void(const ParameterIdentity& identity, double* out)>;
+// Fills `out` with all elements of a parameter, row-major, in that type.
+using ParameterSource =
+    std::function<void(const ParameterIdentity& identity, StoredType type, std::span<std::byte> out)>;
 
 struct WriteOptions {
   std::string prefix;              // before every tensor's name: "grad."
@@ -69,7 +71,7 @@ struct WriteOptions {
 // Such a tensor, filled from parameters. Both must outlive it.
 TensorToWrite tensor_to_write(const DiskTensor& tensor, StoredType type, const ParameterSource& source);
 // The tensors and any others (whose names get no prefix) to one safetensors file. One tensor is in memory at a time,
-// and one of its parameters as doubles.
+// and one of its parameters beside it.
 void write_tensors(const std::filesystem::path& file, const std::vector<DiskTensor>& tensors,
                    const WriteOptions& options, const ParameterSource& source, std::vector<TensorToWrite> extra = {});
 

@@ -68,6 +68,8 @@ class HuggingFaceWeights {
   void read(const ParameterIdentity& identity, const Shape& logical, DType target, void* out) const {
     stored_->read(identity, logical, target, out);
   }
+  // Writes the elements that the part holds to their places in its tensor.
+  void read(const ParameterPart& part, HostTensor& tensor) const { stored_->read(part, tensor); }
   // The first tensor that holds a number that is none or infinite; reads all of them up to it.
   std::optional<std::string> first_not_finite() const;
   std::vector<const TensorEntry*> other_tensors() const;  // that are not parameters

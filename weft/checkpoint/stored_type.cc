@@ -125,11 +125,28 @@ bool convert_integer_to(DType to, const std::byte* in, void* out, std::int64_t c
   }
 }
 
-template <class To>
-void store_as(const double* in, std::byte* out, std::int64_t count, std::int64_t step) {
+template <class From, class To>
+void store_as(const std::byte* in, std::byte* out, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) {
-    const To value = narrow<To>(in[i]);
-    std::memcpy(out + static_cast<std::size_t>(i * step) * sizeof(To), &value, sizeof(To));
+    const auto at = static_cast<std::size_t>(i);
+    const To value = narrow<To>(static_cast<double>(load<From>(in + at * sizeof(From))));
+    std::memcpy(out + at * sizeof(To), &value, sizeof(To));
+  }
+}
+
+template <class From>
+void store_from(const std::byte* in, StoredType to, std::byte* out, std::int64_t count) {
+  switch (to) {
+    case StoredType::f64:
+      return store_as<From, double>(in, out, count);
+    case StoredType::f32:
+      return store_as<From, float>(in, out, count);
+    case StoredType::bf16:
+      return store_as<From, bfloat16>(in, out, count);
+    case StoredType::f16:
+      return store_as<From, Half>(in, out, count);
+    default:
+      WEFT_CHECK(false, "numbers stored as {}", name_of(to));
   }
 }
 
@@ -212,19 +229,25 @@ bool convert(StoredType from, const std::byte* in, DType to, void* out, std::int
   }
 }
 
-void store_doubles(const double* in, StoredType to, std::byte* out, std::int64_t count, std::int64_t step) {
-  switch (to) {
-    case StoredType::f64:
-      return store_as<double>(in, out, count, step);
-    case StoredType::f32:
-      return store_as<float>(in, out, count, step);
-    case StoredType::bf16:
-      return store_as<bfloat16>(in, out, count, step);
-    case StoredType::f16:
-      return store_as<Half>(in, out, count, step);
-    default:
-      WEFT_CHECK(false, "doubles stored as {}", name_of(to));
+void store(DType from, const std::byte* in, StoredType to, std::byte* out, std::int64_t count) {
+  if (to == stored_type_of(from)) {
+    if (count > 0) std::memcpy(out, in, static_cast<std::size_t>(count) * size_of(from));
+    return;
   }
+  switch (from) {
+    case DType::f64:
+      return store_from<double>(in, to, out, count);
+    case DType::f32:
+      return store_from<float>(in, to, out, count);
+    case DType::bf16:
+      return store_from<bfloat16>(in, to, out, count);
+    default:
+      WEFT_CHECK(false, "{} stored as {}", name_of(from), name_of(to));
+  }
+}
+
+void store_doubles(const double* in, StoredType to, std::byte* out, std::int64_t count) {
+  store(DType::f64, reinterpret_cast<const std::byte*>(in), to, out, count);
 }
 
 float half_to_float(std::uint16_t bits) {

@@ -55,8 +55,9 @@ bool is_float(DType dtype);
 bool is_convertible(StoredType from, DType to);
 // Reads `count` elements that need not be aligned. False: an integer does not fit the target.
 [[nodiscard]] bool convert(StoredType from, const std::byte* in, DType to, void* out, std::int64_t count);
-// Writes `count` doubles, `step` elements of the target apart, as one of the four float types.
-void store_doubles(const double* in, StoredType to, std::byte* out, std::int64_t count, std::int64_t step = 1);
+// Writes `count` numbers of one of our float types as one of the four above: bit for bit where it is the same type.
+void store(DType from, const std::byte* in, StoredType to, std::byte* out, std::int64_t count);
+void store_doubles(const double* in, StoredType to, std::byte* out, std::int64_t count);
 
 // IEEE binary16.
 float half_to_float(std::uint16_t bits);

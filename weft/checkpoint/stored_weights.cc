@@ -18,6 +18,9 @@ std::string listed(const std::vector<std::string>& names) {
                      names.size() > most ? ", ..." : "");
 }
 
+// One of ours that holds all numbers of a float type.
+DType type_holding(StoredType type) { return type == StoredType::f64 ? DType::f64 : DType::f32; }
+
 std::size_t size_of(StoredType type) { return static_cast<std::size_t>(bits_of(type)) / 8; }
 
 }  // namespace
@@ -95,13 +98,22 @@ const StoredWeights::Place& StoredWeights::place_of(const ParameterIdentity& ide
   return at->second;
 }
 
-void StoredWeights::read(const ParameterIdentity& identity, const Shape& logical, DType target, void* out) const {
+void StoredWeights::read(const ParameterIdentity& identity, const Shape& logical, const BoxRuns& wanted, DType target,
+                         std::byte* out) const {
   const Place& place = place_of(identity);
   for (const DiskPart* part : place.parts) {
     WEFT_CHECK(part->parameter == logical, "{} is {} here, {} on disk", to_text(identity), to_text(logical),
                to_text(part->parameter));
-    read_part(*place.entry, *part, target, out);
+    read_part(*place.entry, *part, wanted, target, out);
   }
+}
+
+void StoredWeights::read(const ParameterIdentity& identity, const Shape& logical, DType target, void* out) const {
+  read(identity, logical, BoxRuns(logical, Box::whole(logical), {}), target, static_cast<std::byte*>(out));
+}
+
+void StoredWeights::read(const ParameterPart& part, HostTensor& tensor) const {
+  read(part.identity, part.shape, part.runs(), tensor.dtype, tensor.bytes.data());
 }
 
 StoredType StoredWeights::type_of(const ParameterIdentity& identity) const { return place_of(identity).entry->type; }
@@ -120,9 +132,9 @@ void StoredWeights::assemble(const DiskTensor& tensor, std::byte* out) const {
       for (const DiskPart* from : place.parts)
         gather_part(place.entry->bytes.data(), place.entry->shape, *from, size, parameter.data());
     } else {
-      std::vector<double> values(static_cast<std::size_t>(shape.elements()));
-      read(identity, shape, DType::f64, values.data());
-      store_doubles(values.data(), tensor.type, parameter.data(), shape.elements());
+      HostTensor values(type_holding(place.entry->type), shape.elements());
+      read(identity, shape, values.dtype, values.bytes.data());
+      store(values.dtype, values.bytes.data(), tensor.type, parameter.data(), shape.elements());
     }
     for (const DiskPart* part : parts) scatter_part(parameter.data(), *part, tensor.shape, size, out);
   }

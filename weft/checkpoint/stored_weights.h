@@ -25,6 +25,8 @@ class StoredWeights {
   bool has(const ParameterIdentity& identity) const { return places_.contains(identity); }
   // Writes the parameter, [logical] of dtype `target`, row-major.
   void read(const ParameterIdentity& identity, const Shape& logical, DType target, void* out) const;
+  // Writes the elements that the part holds to their places in its tensor.
+  void read(const ParameterPart& part, HostTensor& tensor) const;
 
   StoredType type_of(const ParameterIdentity& identity) const;
   // Writes the tensor, in its own type, from the parameters stored here: bit for bit where their type is the same.
@@ -33,6 +35,8 @@ class StoredWeights {
   void forget(const DiskTensor& tensor) const;
 
  private:
+  void read(const ParameterIdentity& identity, const Shape& logical, const BoxRuns& wanted, DType target,
+            std::byte* out) const;
   struct Place {
     const TensorEntry* entry;
     std::vector<const DiskPart*> parts;

@@ -69,7 +69,7 @@ std::vector<double> unpack(std::span<const std::byte> bytes, DType dtype) {
   return values;
 }
 
-ModelStorage::ModelStorage(Device& device, const Module& module) : device_(device), state_ids_(module.states) {
+ModelStorage::ModelStorage(Device& device, const Module& module) : device_(device) {
   std::size_t end = 0;
   std::vector<std::size_t> offsets;
   const auto reserve = [&](const Value& value) {
@@ -103,70 +103,24 @@ const Tensor& ModelStorage::gradient(TensorId id) const {
 }
 
 const Tensor& ModelStorage::state(ValueId value) const {
-  WEFT_CHECK(value.valid() && states_[value.index()].given(), "value {} is no state", value.value);
+  WEFT_CHECK(value.valid() && states_[value.index()].given(), "value {} is not a state", value.value);
   return states_[value.index()];
 }
 
 std::size_t ModelStorage::bytes() const { return memory_->bytes(); }
 
-std::vector<double> ModelStorage::read(Stream& stream, const Tensor& tensor) const {
-  std::vector<std::byte> bytes(tensor.bytes());
-  device_.copy_out(stream, bytes.data(), tensor.data, bytes.size());
+HostTensor ModelStorage::read(Stream& stream, const Tensor& tensor) const {
+  HostTensor values(tensor.dtype, tensor.shape.elements());
+  device_.copy_out(stream, values.bytes.data(), tensor.data, values.bytes.size());
   stream.synchronize();
-  return unpack(bytes, tensor.dtype);
-}
-
-void ModelStorage::write(Stream& stream, const Tensor& tensor, std::span<const double> values) const {
-  WEFT_CHECK(std::ssize(values) == tensor.shape.elements(), "{} values for {}", values.size(), to_text(tensor.shape));
-  const std::vector<std::byte> bytes = pack(values, tensor.dtype);
-  device_.copy_in(stream, tensor.data, bytes.data(), bytes.size());
-  stream.synchronize();
-}
-
-void ModelStorage::write_parameter(Stream& stream, TensorId id, std::span<const double> values) const {
-  const ParameterStates s = state_ids_.empty() ? ParameterStates{} : state_ids_[id.index()];
-  if (weight(id).dtype == DType::bf16)
-    write_split(stream, weight(id), s.remainder.valid() ? state(s.remainder) : Tensor{}, values);
-  else
-    write(stream, weight(id), values);
-  if (!s.m.valid()) return;
-  const std::vector<double> zeros(values.size());
-  write(stream, state(s.m), zeros);
-  write(stream, state(s.v), zeros);
-}
-
-std::vector<double> ModelStorage::read_parameter(Stream& stream, TensorId id) const {
-  if (!state_ids_.empty() && state_ids_[id.index()].remainder.valid())
-    return read_split(stream, weight(id), state(state_ids_[id.index()].remainder));
-  return read(stream, weight(id));
-}
-
-// Weights are rounded the same way whether their remainders are kept or not.
-void ModelStorage::write_split(Stream& stream, const Tensor& weight, const Tensor& remainder,
-                               std::span<const double> values) const {
-  WEFT_CHECK(std::ssize(values) == weight.shape.elements(), "{} values for {}", values.size(), to_text(weight.shape));
-  std::vector<bfloat16> weights(values.size());
-  std::vector<std::int16_t> remainders(values.size());
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const SplitFloat split = split_float(static_cast<float>(values[i]));
-    weights[i] = split.weight;
-    remainders[i] = split.remainder;
-  }
-  device_.copy_in(stream, weight.data, weights.data(), weight.bytes());
-  if (remainder.given()) device_.copy_in(stream, remainder.data, remainders.data(), remainder.bytes());
-  stream.synchronize();
-}
-
-std::vector<double> ModelStorage::read_split(Stream& stream, const Tensor& weight, const Tensor& remainder) const {
-  std::vector<double> values(static_cast<std::size_t>(weight.shape.elements()));
-  std::vector<bfloat16> weights(values.size());
-  std::vector<std::int16_t> remainders(values.size());
-  device_.copy_out(stream, weights.data(), weight.data, weight.bytes());
-  device_.copy_out(stream, remainders.data(), remainder.data, remainder.bytes());
-  stream.synchronize();
-  for (std::size_t i = 0; i < values.size(); ++i)
-    values[i] = static_cast<double>(join_float({weights[i], remainders[i]}));
   return values;
+}
+
+void ModelStorage::write(Stream& stream, const Tensor& tensor, const HostTensor& values) const {
+  WEFT_CHECK(values.dtype == tensor.dtype && values.elements() == tensor.shape.elements(), "{} {} for {} {}",
+             values.elements(), name_of(values.dtype), to_text(tensor.shape), name_of(tensor.dtype));
+  device_.copy_in(stream, tensor.data, values.bytes.data(), values.bytes.size());
+  stream.synchronize();
 }
 
 }  // namespace weft

@@ -21,22 +21,14 @@ class ModelStorage {
   std::size_t bytes() const;
   void touch_memory() const { memory_->touch(); }
 
-  // Host copies, as double whatever the dtype. Values are converted exactly or rounded once.
-  std::vector<double> read(Stream& stream, const Tensor& tensor) const;
-  void write(Stream& stream, const Tensor& tensor, std::span<const double> values) const;
-  // A parameter tensor: the weight, its lower bits if they are kept (split_float), and zero moments.
-  void write_parameter(Stream& stream, TensorId id, std::span<const double> values) const;
-  // What training works with: floats where a bf16 weight's lower bits are kept.
-  std::vector<double> read_parameter(Stream& stream, TensorId id) const;
+  // Copies to and from the host, in bytes of the tensor's type. Both wait for the stream.
+  HostTensor read(Stream& stream, const Tensor& tensor) const;
+  void write(Stream& stream, const Tensor& tensor, const HostTensor& values) const;
 
  private:
-  void write_split(Stream& stream, const Tensor& weight, const Tensor& remainder, std::span<const double> values) const;
-  std::vector<double> read_split(Stream& stream, const Tensor& weight, const Tensor& remainder) const;
-
   Device& device_;
   std::unique_ptr<Memory> memory_;
   std::vector<Tensor> weights_, gradients_, states_;  // states_ by ValueId
-  std::vector<ParameterStates> state_ids_;
 };
 
 // Host numbers to and from a dtype.

@@ -80,6 +80,21 @@ Placement Layout::placement_of(bool experts) const {
   return placement;
 }
 
+bool Layout::owns(const Placement& placement) const {
+  return !placement.replicas.valid() || position_in(placement.replicas) == 0;
+}
+
+std::vector<RankId> Layout::owners() const {
+  std::vector<RankId> owners;
+  for (int r = 0; r < ranks(); ++r) {
+    const Layout there = seen_from(RankId(r));
+    if (there.owns(placement_of(false)) || there.owns(placement_of(true))) owners.emplace_back(r);
+  }
+  return owners;
+}
+
+int Layout::class_of(RankId rank) const { return grid_->coordinate(rank, "pp"); }
+
 std::int64_t Layout::shard_of(std::int64_t index) const {
   return index * size_of(data_ranks()) + position_in(data_ranks());
 }

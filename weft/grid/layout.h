@@ -63,6 +63,12 @@ class Layout {
   int holder_of(std::int64_t expert, std::int64_t experts) const;    // its position in expert_ranks()
   // Of a tensor of dense parameters, or of one whose first dim counts experts.
   Placement placement_of(bool experts) const;
+  // Of the ranks that hold the same elements, whether this one answers for them: writes them, counts them.
+  bool owns(const Placement& placement) const;
+  // The ranks that own anything, ascending.
+  std::vector<RankId> owners() const;
+  // Ranks of one class run the same plan.
+  int class_of(RankId rank) const;
   // The number of this rank's micro-batch `index` among those of all ranks: micro-batches are dealt out in turn.
   std::int64_t shard_of(std::int64_t index) const;
 

@@ -73,6 +73,7 @@ ParameterPart ModuleBuilder::part(Role role, const Shape& shape, Init init, int 
   ParameterPart part;
   part.identity = {place_.depth, place_.physical, role, expert};
   part.shape = shape;
+  part.box = Box::whole(shape);
   part.init = init;
   return part;
 }
@@ -87,8 +88,8 @@ ValueId ModuleBuilder::add_tensor(const std::string& name, const Shape& shape, D
   tensor.decays = tensor.parts.front().shape.dims() > 1;
   std::int64_t offset = 0;
   for (ParameterPart& part : tensor.parts) {
-    part.offset = offset;
-    offset += part.shape.elements();
+    part.place.offset = offset;
+    offset += part.elements();
     tensor.expert |= part.identity.expert >= 0;
   }
   tensor.placement = options_.layout.placement_of(tensor.expert);

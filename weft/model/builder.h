@@ -57,7 +57,7 @@ class ModuleBuilder {
   // Lets `rate` change a frozen parameter [E] once a step, by how often experts were chosen; returns the value of those
   // counts, f64 [E], which stands in the place of its gradient.
   ValueId balance_parameter(ValueId parameter, double rate);
-  // Parts are given with role, expert and shape; offsets and the rest are filled in here.
+  // Parts are given with role, expert and shape; their places in the tensor are filled in here.
   ParameterValues parameter(const std::string& name, const Shape& shape, std::vector<ParameterPart> parts);
   // One that no gradient reaches and no update changes; without a dtype in the accumulation dtype.
   ValueId frozen_parameter(const std::string& name, const Shape& shape, std::vector<ParameterPart> parts,

@@ -180,14 +180,30 @@ double initial_value(const Init& init, std::uint64_t key, std::uint64_t index) {
 
 }  // namespace
 
-void initialise(const ParameterPart& part, std::uint64_t seed, double* values) {
-  const std::int64_t count = part.shape.elements();
-  if (part.init.kind == Init::Kind::constant) {
-    std::fill_n(values, count, part.init.value);
-    return;
-  }
+void initialise(const ParameterPart& part, std::uint64_t seed, HostTensor& tensor) {
+  if (part.init.kind == Init::Kind::constant)
+    return set_numbers(part, tensor, [&](std::int64_t) { return part.init.value; });
   const std::uint64_t key = random_key(seed, to_text(part.identity));
-  for (std::int64_t i = 0; i < count; ++i) values[i] = initial_value(part.init, key, static_cast<std::uint64_t>(i));
+  set_numbers(part, tensor,
+              [&](std::int64_t index) { return initial_value(part.init, key, static_cast<std::uint64_t>(index)); });
+}
+
+void each_number(const ParameterPart& part, const HostTensor& tensor,
+                 const std::function<void(std::int64_t index, double number)>& visit) {
+  const BoxRuns runs = part.runs();
+  for (std::int64_t r = 0; r < runs.size(); ++r) {
+    const BoxRun run = runs[r];
+    for (std::int64_t i = 0; i < run.count; ++i) visit(run.logical + i, number_at(tensor, run.tensor + i));
+  }
+}
+
+void set_numbers(const ParameterPart& part, HostTensor& tensor,
+                 const std::function<double(std::int64_t index)>& number) {
+  const BoxRuns runs = part.runs();
+  for (std::int64_t r = 0; r < runs.size(); ++r) {
+    const BoxRun run = runs[r];
+    for (std::int64_t i = 0; i < run.count; ++i) set_number(tensor, run.tensor + i, number(run.logical + i));
+  }
 }
 
 }  // namespace weft

@@ -5,7 +5,7 @@
 // never change a model. Names on disk (Megatron's, Hugging Face's) are views of it (weft/checkpoint).
 //
 // In memory, parameters that one product uses lie together: q, k, v in one matrix, gate and up, all experts of a layer.
-// Such a ParameterTensor is a list of parts, each a whole parameter in one contiguous range.
+// Such a ParameterTensor is a list of parts, each a box of a parameter (boxes.h).
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,7 @@
 #include "weft/base/dtype.h"
 #include "weft/base/shape.h"
 #include "weft/grid/layout.h"
+#include "weft/model/boxes.h"
 
 namespace weft {
 
@@ -127,9 +128,13 @@ struct Init {
 
 struct ParameterPart {
   ParameterIdentity identity;
-  Shape shape;              // logical
-  std::int64_t offset = 0;  // elements from the tensor's beginning
+  Shape shape;     // of the whole parameter
+  Box box;         // the elements that are here
+  BoxPlace place;  // and where they lie in the tensor
   Init init;
+
+  std::int64_t elements() const { return box.extent.elements(); }
+  BoxRuns runs() const { return BoxRuns(shape, box, place); }
 };
 
 struct ParameterTensor {
@@ -144,7 +149,13 @@ struct ParameterTensor {
   double balance_rate = 0;  // above 0: changed by counts of the experts' choices, not by a gradient
 };
 
-// Element values at the beginning: a pure function of (seed, identity, element index).
-void initialise(const ParameterPart& part, std::uint64_t seed, double* values);
+// Writes the part's initial values. They are a pure function of (seed, identity, index in the logical parameter).
+void initialise(const ParameterPart& part, std::uint64_t seed, HostTensor& tensor);
+
+// Elements of the part, one by one, by their index in the logical parameter.
+void each_number(const ParameterPart& part, const HostTensor& tensor,
+                 const std::function<void(std::int64_t index, double number)>& visit);
+void set_numbers(const ParameterPart& part, HostTensor& tensor,
+                 const std::function<double(std::int64_t index)>& number);
 
 }  // namespace weft

@@ -1,68 +1,64 @@
 #include "weft/train/digest.h"
 
 #include <bit>
-#include <map>
 
 #include <fmt/format.h>
+
+#include "weft/base/random.h"
 
 namespace weft {
 
 namespace {
 
-// Two lanes of 64 bits, each word mixed in by a multiplication and a rotation.
-struct Hash {
-  std::uint64_t a = 0x9ae16a3b2f90404fu, b = 0xc949d7c7509e6557u;
+// A sum of what single elements hash to, so that ranks may add up theirs in any order.
+struct Sum {
+  std::uint64_t a = 0, b = 0;
 
-  void add(std::uint64_t word) {
-    a = std::rotl((a ^ word) * 0x9ddfea08eb382d69u, 29) + b;
-    b = std::rotl((b + word) * 0xc2b2ae3d27d4eb4fu, 31) ^ a;
+  void add(std::uint64_t key, std::int64_t index, double number) {
+    const std::uint64_t bits = std::bit_cast<std::uint64_t>(number == 0 ? 0.0 : number);  // one zero
+    const std::uint64_t place = mixed(key + static_cast<std::uint64_t>(index) * 0x9e3779b97f4a7c15u);
+    a += mixed(place ^ bits);
+    b += mixed(std::rotl(place, 32) + bits * 0xc2b2ae3d27d4eb4fu);
   }
-  void add(const std::string& text) {
-    for (unsigned char c : text) add(std::uint64_t{c});
-    add(std::uint64_t{text.size()});
+
+ private:
+  // A bijection in which every bit of the result depends on every bit of the word.
+  static std::uint64_t mixed(std::uint64_t word) {
+    word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
+    word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
+    return word ^ (word >> 31);
   }
 };
 
+std::string digest_of(Session& session, std::initializer_list<Content> contents) {
+  Sum sum;
+  const ModelParameters& parameters = session.parameters();
+  const std::vector<ParameterTensor>& tensors = session.module().parameters;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const TensorId id(static_cast<std::int64_t>(i));
+    if (!session.options().layout.owns(tensors[i].placement)) continue;
+    for (Content content : contents) {
+      if (!parameters.has(id, content)) continue;
+      const HostTensor values = parameters.read(id, content);
+      for (const ParameterPart& part : tensors[i].parts) {
+        const std::uint64_t key = random_key(static_cast<std::uint64_t>(content), to_text(part.identity));
+        each_number(part, values, [&](std::int64_t index, double number) { sum.add(key, index, number); });
+      }
+    }
+  }
+  const std::int64_t words[] = {static_cast<std::int64_t>(sum.a), static_cast<std::int64_t>(sum.b)};
+  const std::vector<std::int64_t> all = session.ranks().gather(words);
+  std::uint64_t total[2] = {};
+  for (std::size_t i = 0; i < all.size(); ++i) total[i % 2] += static_cast<std::uint64_t>(all[i]);
+  return fmt::format("{:016x}{:016x}", total[0], total[1]);
+}
+
 }  // namespace
 
-std::string weight_digest(Session& session) {
-  std::map<ParameterIdentity, Hash> hashes;
-  session.each_parameter([&](const ParameterPart& part, std::span<const double> values) {
-    Hash hash;
-    for (double value : values) hash.add(std::bit_cast<std::uint64_t>(value == 0 ? 0.0 : value));  // one zero
-    hashes[part.identity] = hash;
-  });
+std::string weight_digest(Session& session) { return digest_of(session, {Content::weight}); }
 
-  // Experts of other ranks: their hashes, in the same order as ours, belong to experts further on or back.
-  const Layout& layout = session.options().layout;
-  if (layout.divides(layout.expert_ranks())) {
-    std::vector<ParameterIdentity> own;
-    std::vector<std::int64_t> words;
-    for (const auto& [identity, hash] : hashes) {
-      if (identity.expert < 0) continue;
-      own.push_back(identity);
-      words.push_back(static_cast<std::int64_t>(hash.a));
-      words.push_back(static_cast<std::int64_t>(hash.b));
-    }
-    const std::vector<std::int64_t> all =
-        own.empty() ? std::vector<std::int64_t>{} : session.gather_from_expert_ranks(words);  // a model without experts
-    const std::int64_t experts = session.options().config.experts.experts;
-    const std::int64_t first = layout.experts_here(experts).first;
-    for (int peer = 0; peer < layout.size_of(layout.expert_ranks()); ++peer)
-      for (std::size_t i = 0; i < own.size(); ++i) {
-        ParameterIdentity identity = own[i];
-        identity.expert += static_cast<int>(layout.experts_at(peer, experts).first - first);
-        const std::size_t at = static_cast<std::size_t>(peer) * words.size() + 2 * i;
-        hashes[identity] = {static_cast<std::uint64_t>(all[at]), static_cast<std::uint64_t>(all[at + 1])};
-      }
-  }
-  Hash total;
-  for (const auto& [identity, hash] : hashes) {
-    total.add(to_text(identity));
-    total.add(hash.a);
-    total.add(hash.b);
-  }
-  return fmt::format("{:016x}{:016x}", total.a, total.b);
+std::string state_digest(Session& session) {
+  return digest_of(session, {Content::first_moment, Content::second_moment});
 }
 
 }  // namespace weft

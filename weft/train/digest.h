@@ -1,4 +1,4 @@
-// One line that two runs can be compared by.
+// One line by which two runs can be compared.
 #pragma once
 
 #include <string>
@@ -7,8 +7,10 @@
 
 namespace weft {
 
-// A hash over all weights as trained with (floats in bf16 models), as doubles, in the order of their
-// identities: equal for equal weights in any layout. With several ranks all of them call it, and all get it.
+// Hashes over all elements of all parameters, by identity and index in the logical parameter: equal for equal numbers in
+// any layout. Weights are those that training works with (floats in bf16 models); states are both moments. With several
+// ranks all of them call it, and all get it.
 std::string weight_digest(Session& session);
+std::string state_digest(Session& session);
 
 }  // namespace weft

@@ -1,8 +1,9 @@
 #include "weft/train/probe.h"
 
-#include <map>
+#include <algorithm>
 
 #include "weft/base/error.h"
+#include "weft/model/logical_parameters.h"
 
 namespace weft {
 
@@ -34,18 +35,17 @@ SessionOptions session_options(const ProbeOptions& o, const ModelConfig& config,
 }
 
 void load(Session& session, const HuggingFaceWeights& weights) {
-  session.set_parameters(
-      [&](const ParameterPart& part, double* values) { weights.read(part.identity, part.shape, DType::f64, values); });
+  session.set_parameters([&](const ParameterPart& part, HostTensor& tensor) { weights.read(part, tensor); });
 }
 
 void write_results(Session& session, const HuggingFaceModel& model, const ProbeOptions& options,
                    const MicroBatch& batch) {
-  std::map<ParameterIdentity, std::vector<double>> gradients;
-  session.each_gradient([&](const ParameterPart& part, std::span<const double> values) {
-    gradients[part.identity].assign(values.begin(), values.end());
+  LogicalParameters gradients;
+  session.parameters().each(Content::gradient, [&](const ParameterPart& part, const HostTensor& tensor) {
+    WEFT_CHECK(gradients.add(part, tensor), "{} is there twice", to_text(part.identity));
   });
   // The rows of the embedding that pad the vocabulary are ours alone.
-  const std::vector<double> padded = session.batch_logits(batch);
+  const std::vector<double> padded = session.evaluator().batch_logits(batch);
   const auto rows = static_cast<std::size_t>(session.options().config.embedding_rows());
   const auto words = static_cast<std::size_t>(session.options().config.vocabulary);
   std::vector<double> logits;
@@ -59,22 +59,15 @@ void write_results(Session& session, const HuggingFaceModel& model, const ProbeO
   const Shape shape{batch.batch, batch.length, session.options().config.vocabulary};
   extra.push_back({"logits", *write.type, shape,
                    [&](std::byte* out) { store_doubles(logits.data(), *write.type, out, std::ssize(logits)); }});
-  std::map<ParameterIdentity, std::int64_t> untrained;  // their elements
-  for (const ParameterTensor& tensor : session.module().parameters)
-    for (const ParameterPart& part : tensor.parts)
-      if (!tensor.trained) untrained[part.identity] = part.shape.elements();
   // A bias of the choice is no weight: it has no gradient there either.
   std::vector<DiskTensor> tensors = model.tensors;
   std::erase_if(tensors, [](const DiskTensor& t) { return t.parts[0].identity.role == Role::expert_bias; });
   write_tensors(
       options.out, tensors, write,
-      [&](const ParameterIdentity& identity, double* out) {
-        const auto at = gradients.find(identity);
-        if (at != gradients.end()) {
-          std::copy(at->second.begin(), at->second.end(), out);
-        } else {
-          std::fill_n(out, untrained.at(identity), 0.0);
-        }
+      [&](const ParameterIdentity& identity, StoredType type, std::span<std::byte> out) {
+        if (!gradients.has(identity)) return std::fill(out.begin(), out.end(), std::byte{0});  // it is not trained
+        const HostTensor& gradient = gradients.at(identity);
+        store(gradient.dtype, gradient.bytes.data(), type, out.data(), gradient.elements());
       },
       std::move(extra));
 }

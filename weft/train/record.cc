@@ -17,7 +17,7 @@ Timeline record_timeline(Session& session, const std::string& title) {
   for (const NodeTime& t : times)
     for (double seconds : {t.start, t.end})
       words.push_back(std::llround((seconds + session.executor()->began()) * 1e9));
-  const std::vector<std::int64_t> all = session.gather_from_all_ranks(words);
+  const std::vector<std::int64_t> all = session.ranks().gather(words);
   Timeline timeline;
   timeline.title = title;
   timeline.ranks = static_cast<int>(session.options().layout.ranks());

@@ -77,7 +77,7 @@ std::string sample(Session& session, const Tokenizer& tokenizer, const std::stri
       static_cast<std::size_t>(std::min(session.options().config.vocabulary, tokenizer.vocabulary_size()));
   for (std::int64_t i = 0; i < options.length; ++i) {
     const std::size_t seen = std::min(tokens.size(), window);
-    const std::vector<double> logits = session.logits(std::span(tokens).last(seen));
+    const std::vector<double> logits = session.evaluator().logits(std::span(tokens).last(seen));
     const auto last = std::span(logits).subspan((seen - 1) * rows, words);
     const std::int32_t next = draw(last, options.temperature, random_uniform(key, static_cast<std::uint64_t>(i)));
     if (next == tokenizer.eod()) break;

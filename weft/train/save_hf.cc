@@ -1,76 +1,65 @@
 #include "weft/train/save_hf.h"
 
-#include <algorithm>
 #include <cstring>
 #include <deque>
-#include <map>
-#include <optional>
 
 #include "weft/base/error.h"
+#include "weft/train/parameter_owners.h"
 
 namespace weft {
 namespace {
 
-// The parameters of a session one by one, those of experts on other ranks included: all ranks ask for the same ones in
-// the same order.
+// The parameters of a session one by one, those of other ranks included: all ranks ask for the same ones in the same
+// order, and the first gets them.
 class GatheredParameters {
  public:
-  explicit GatheredParameters(Session& session) : session_(session) {
-    const std::vector<ParameterTensor>& tensors = session.module().parameters;
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      for (const ParameterPart& part : tensors[i].parts) places_[part.identity] = {i, &part};
-    }
-    const Layout& layout = session.options().layout;
-    if (layout.divides(layout.expert_ranks())) {
-      experts_here_ = static_cast<int>(layout.experts_here(session.options().config.experts.experts).count);
-      expert_rank_ = layout.position_in(layout.expert_ranks());
-    }
-  }
+  explicit GatheredParameters(Session& session)
+      : session_(session), parameters_(session.parameters()), owners_(session.options()) {}
 
   // The parameter, if no step changes it; or null.
   const ParameterPart* frozen(const ParameterIdentity& identity) const {
-    const Place place = place_of(identity);
-    const ParameterTensor& tensor = session_.module().parameters[place.tensor];
-    return tensor.trained || tensor.balance_rate > 0 ? nullptr : place.part;
+    const OwnedPart& first = owners_.of(identity).front();
+    return first.changes ? nullptr : &first.part;
   }
 
-  void read(const ParameterIdentity& identity, double* out) {
-    const int owner = identity.expert < 0 || experts_here_ == 0 ? expert_rank_ : identity.expert / experts_here_;
-    const Place place = place_of(identity);
-    const ParameterPart& part = *place.part;
-    const auto count = static_cast<std::size_t>(part.shape.elements());
-    if (owner == expert_rank_)
-      std::copy_n(tensor(place.tensor).begin() + static_cast<std::ptrdiff_t>(part.offset), count, out);
-    if (identity.expert >= 0 && experts_here_ > 0) session_.broadcast_to_expert_ranks(owner, {out, count});
+  // All elements, in that type. Each box is converted by its owner.
+  void read(const ParameterIdentity& identity, StoredType type, std::span<std::byte> out) {
+    const std::size_t size = static_cast<std::size_t>(bits_of(type)) / 8;
+    for (const OwnedPart& owned : owners_.of(identity)) {
+      box_.resize(static_cast<std::size_t>(owned.part.elements()) * size);
+      const BoxRuns runs = owned.part.runs();
+      if (owned.rank == session_.options().layout.rank()) {
+        const HostTensor& values = tensor(owned.tensor);
+        for (std::int64_t r = 0; r < runs.size(); ++r)
+          store(values.dtype, values.at(runs[r].tensor), type, box_.data() + offset(r * runs[r].count, size),
+                runs[r].count);
+      }
+      session_.ranks().send_to_first(owned.rank, box_);
+      for (std::int64_t r = 0; r < runs.size(); ++r)
+        std::memcpy(out.data() + offset(runs[r].logical, size), box_.data() + offset(r * runs[r].count, size),
+                    offset(runs[r].count, size));
+    }
   }
 
  private:
-  struct Place {
-    std::size_t tensor;
-    const ParameterPart* part;
-  };
-  // Of an expert elsewhere that of the one here in its stead: every rank has one of the same shape.
-  Place place_of(ParameterIdentity identity) const {
-    if (identity.expert >= 0 && experts_here_ > 0)
-      identity.expert = expert_rank_ * experts_here_ + identity.expert % experts_here_;
-    const auto at = places_.find(identity);
-    WEFT_CHECK(at != places_.end(), "the model has no parameter {}", to_text(identity));
-    return at->second;
+  static std::size_t offset(std::int64_t elements, std::size_t size) {
+    return static_cast<std::size_t>(elements) * size;
   }
   // A tensor holds many parameters, and a layer asks for few tensors in turns.
-  const std::vector<double>& tensor(std::size_t index) {
-    for (const auto& [number, values] : recent_)
-      if (number == index) return values;
+  const HostTensor& tensor(TensorId id) {
+    for (const auto& [known, values] : recent_)
+      if (known == id) return values;
     constexpr std::size_t kept = 3;
     if (recent_.size() == kept) recent_.pop_front();
-    recent_.emplace_back(index, session_.parameter_values(index));
+    recent_.emplace_back(id, parameters_.read(id, Content::weight));
     return recent_.back().second;
   }
 
   Session& session_;
-  std::map<ParameterIdentity, Place> places_;
-  int experts_here_ = 0, expert_rank_ = 0;  // 0: all experts are on every rank
-  std::deque<std::pair<std::size_t, std::vector<double>>> recent_;
+  const ModelParameters& parameters_;
+  ParameterOwners owners_;
+  std::vector<std::byte> box_;
+  std::deque<std::pair<TensorId, HostTensor>> recent_;
 };
 
 }  // namespace
@@ -88,12 +77,13 @@ HuggingFaceSaver::HuggingFaceSaver(const std::filesystem::path& from, std::files
 
 void HuggingFaceSaver::save(Session& session) const {
   GatheredParameters parameters(session);
-  const ParameterSource source = [&](const ParameterIdentity& identity, double* out) {
+  const ParameterSource source = [&](const ParameterIdentity& identity, StoredType type, std::span<std::byte> out) {
+    const ParameterPart* const frozen = parameters.frozen(identity);
+    if (!frozen) return parameters.read(identity, type, out);
     // The old file has it to the last bit; here it may be rounded to what the model computes in.
-    if (const ParameterPart* frozen = parameters.frozen(identity))
-      weights_.read(identity, frozen->shape, DType::f64, out);
-    else
-      parameters.read(identity, out);
+    HostTensor exact(DType::f64, frozen->shape.elements());
+    weights_.read(identity, frozen->shape, exact.dtype, exact.bytes.data());
+    store(exact.dtype, exact.bytes.data(), type, out.data(), exact.elements());
   };
   std::vector<TensorToWrite> tensors;
   for (const DiskTensor& tensor : weights_.model().tensors)

@@ -1,7 +1,6 @@
 // A model on one rank, ready to train: its module, plans and memory.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -11,10 +10,14 @@
 #include "weft/data/token_source.h"
 #include "weft/device/device.h"
 #include "weft/execute/executor.h"
+#include "weft/execute/model_parameters.h"
 #include "weft/execute/prepared_plan.h"
 #include "weft/execute/step_plan.h"
 #include "weft/execute/stream_memory.h"
 #include "weft/grid/layout.h"
+#include "weft/train/evaluator.h"
+#include "weft/train/rank_exchange.h"
+#include "weft/train/step_inputs.h"
 
 namespace weft {
 
@@ -45,12 +48,6 @@ struct SessionOptions {
 
 StepOptions training_step(const SessionOptions& options);
 
-// A plan that trains nothing. keep_logits: it writes the logits.
-struct EvaluationShape {
-  std::int64_t batch = 1, length = 1;
-  bool keep_logits = false;
-  bool operator==(const EvaluationShape&) const = default;
-};
 StepOptions evaluation_step(const SessionOptions& options, const EvaluationShape& shape);
 
 // What a run takes of a device's memory, in bytes.
@@ -76,35 +73,27 @@ struct StepResult {
   std::vector<double> router_losses = {};
 };
 
+// With several ranks, every call that runs a plan or sets weights is made by all of them.
 class Session {
  public:
   Session(Device& device, const SessionOptions& options);
   ~Session();
 
-  // Values of a parameter, by identity, in its logical shape.
-  using ParameterSource = std::function<void(const ParameterPart& part, double* values)>;
-  void set_parameters(const ParameterSource& source);
+  // Training begins anew from these weights.
+  void set_parameters(const ModelParameters::Source& source);
   void initialise_parameters(std::uint64_t seed);
-  using ParameterSink = std::function<void(const ParameterPart& part, std::span<const double> values)>;
-  void each_parameter(const ParameterSink& sink);
-  std::vector<double> parameter_values(std::size_t tensor);  // of module().parameters; what training works with
-  void each_gradient(const ParameterSink& sink);             // as the last step left them, before clipping
+  // Weights, moments and gradients on the host, with the updates of all steps done.
+  const ModelParameters& parameters();
 
-  // One step over this rank's micro_batches batches. decay is the weight decay's coefficient. With several ranks every
-  // call below is made by all of them, and results are those of all.
+  // One step over this rank's micro_batches batches. decay is the weight decay's coefficient. Results are those of all
+  // ranks.
   StepResult step(std::span<const MicroBatch> batches, double learning_rate, double decay);
-  // Where steps leave their updates to the next one: runs those of the last step. All that reads or sets weights here
-  // does it first; after a step it is for who reads them through storage(), and for the end of a run.
+  // Where steps leave their updates to the next one: runs those of the last step. Everything here that reads or sets
+  // weights does it first. It is for the end of a run, and for whoever reads weights through storage().
   void flush_updates();
   // Without updates: gradients of the mean loss.
   StepResult gradients(std::span<const MicroBatch> batches);
-  // Mean loss of one batch of the training shape; nothing is kept.
-  double evaluate(const MicroBatch& batch);
-  StepResult evaluate_losses(const MicroBatch& batch);  // with those of the MTP depths
-  // Logits [tokens, embedding rows] of one sequence of any length up to `length`, as doubles.
-  std::vector<double> logits(std::span<const std::int32_t> tokens);
-  // The same for a whole batch of the training shape: [batch * length, embedding rows].
-  std::vector<double> batch_logits(const MicroBatch& batch);
+  Evaluator& evaluator();
 
   const Module& module() const { return module_; }
   const PreparedPlan& plan() const { return *train_; }
@@ -113,52 +102,33 @@ class Session {
   Device& device() { return device_; }
   Stream& stream() { return *stream_; }
   const ModelStorage& storage() const { return *storage_; }
+  const StepInputs& inputs() const { return inputs_; }
+  const RankExchange& ranks() const { return exchange_; }
   std::int64_t steps_taken() const { return steps_; }
   const MemoryNeed& memory_need() const { return need_; }
-  // Bytes that libraries hold beside the plan's memory: the growth of the process while one micro-batch runs forward
-  // and backward for the first time, on zero tokens. Leaves no trace in weights or states.
-  std::int64_t measure_library_bytes();
-  // The same number of words from every rank of this one's expert group, in the order of ranks.
-  std::vector<std::int64_t> gather_from_expert_ranks(std::span<const std::int64_t> words);
-  std::vector<std::int64_t> gather_from_all_ranks(std::span<const std::int64_t> words);
-  // values of the expert group's rank `from` become those of all its ranks.
-  void broadcast_to_expert_ranks(int from, std::span<double> values);
 
  private:
-  std::vector<std::int64_t> gather(Communicator& group, std::span<const std::int64_t> words);
-  std::byte* exchange_memory(std::size_t bytes);
-  struct Evaluation {
-    Module module;
-    std::unique_ptr<PreparedPlan> plan;
-  };
-  std::unique_ptr<PreparedPlan> prepare(const Module& module, Plan plan, const MemoryPlan& memory);
+  std::unique_ptr<PreparedPlan> prepare(const Module& module, Plan plan, const MemoryPlan& memory,
+                                        const StepOptions& made_from);
+  std::unique_ptr<EvaluationPlan> make_evaluation(const EvaluationShape& shape);
   std::int64_t make_groups(const Plan& plan);
-  void wait_for_all_ranks(const std::string& what);
-  void check_all_ranks(const PreparedPlan& plan);
   void run_training_plan();
   void forget_updates();
-  Evaluation& evaluation(const EvaluationShape& shape);
-  // Writes all that a step of the plan reads from the host.
-  void feed(const PreparedPlan& plan, const Module& module, std::span<const MicroBatch> batches, double learning_rate,
-            double decay);
-  std::int64_t data_ranks() const { return options_.layout.size_of(options_.layout.data_ranks()); }
-  double mtp_factor(const Module& module) const;  // of one depth's mean loss in the sum that is trained
-  std::vector<double> read_mtp_losses(const PreparedPlan& plan, const Module& module);
-  void write_step_values(std::span<double> values, double learning_rate, double decay, double loss_scale) const;
   std::vector<ValueId> step_results() const;
-  StepResult evaluate_on(Evaluation& evaluation, const MicroBatch& batch);
 
   Device& device_;
   SessionOptions options_;
   std::unique_ptr<Stream> stream_;
+  RankExchange exchange_;
+  StepInputs inputs_;
   Module module_;
   MemoryNeed need_;
   std::unique_ptr<ModelStorage> storage_;
-  std::vector<std::unique_ptr<Memory>> exchange_memory_;  // the last is in use
+  std::unique_ptr<ModelParameters> parameters_;
   std::unique_ptr<RankGroups> groups_;
   std::unique_ptr<PreparedPlan> train_;
   std::unique_ptr<Executor> executor_;
-  std::vector<std::pair<EvaluationShape, std::unique_ptr<Evaluation>>> evaluations_;
+  std::unique_ptr<Evaluator> evaluator_;
   std::int64_t steps_ = 0;
   bool updates_left_ = false;  // by the last step, to the next
 };

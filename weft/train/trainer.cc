@@ -15,6 +15,7 @@
 #include "weft/plan/draw/timeline_page.h"
 #include "weft/train/data_source.h"
 #include "weft/train/digest.h"
+#include "weft/train/library_bytes.h"
 #include "weft/train/metrics_writer.h"
 #include "weft/train/record.h"
 #include "weft/train/report.h"
@@ -131,7 +132,7 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
   report.stream_bytes = static_cast<std::int64_t>(session_->memory_need().streams.total());
   report.communicator_bytes = session_->memory_need().communicators;
   report.validation_bytes = session_->memory_need().evaluation;
-  if (!world_) report.library_bytes = session_->measure_library_bytes();  // of a process; ranks may share one
+  if (!world_) report.library_bytes = measure_library_bytes(*session_);  // of a process; ranks may share one
   report.ranks = ranks_;
   report.flops = flops_;
   report.product_peak = product_peak_;
@@ -305,7 +306,7 @@ void Loop::validate(std::int64_t iteration) {
     std::int64_t count = 0;
     for (std::int64_t i = 0; i < options_.data.eval_iters && (i + 1) * all <= valid->samples(); ++i)
       for (int m = 0; m < session_->options().plan.micro_batches; ++m, ++count)
-        sum += session_->evaluate(
+        sum += session_->evaluator().loss(
             valid->sample_batch(i * all + session_->options().layout.shard_of(m) * batch, static_cast<int>(batch)));
     if (count > 0) {
       const double loss = sum / static_cast<double>(count);
@@ -388,8 +389,7 @@ ModelConfig run_config(const TrainOptions& o) {
 void load_parameters(Session& session, const TrainOptions& o) {
   if (o.model.hf.empty()) return session.initialise_parameters(static_cast<std::uint64_t>(o.data.seed));
   const HuggingFaceWeights weights(o.model.hf);
-  session.set_parameters(
-      [&](const ParameterPart& part, double* values) { weights.read(part.identity, part.shape, DType::f64, values); });
+  session.set_parameters([&](const ParameterPart& part, HostTensor& tensor) { weights.read(part, tensor); });
 }
 
 std::optional<int> update_processors() {

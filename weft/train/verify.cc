@@ -10,20 +10,14 @@
 namespace weft {
 
 void RunRecord::add(int step, const StepResult& result, Session& session) {
-  std::map<ParameterIdentity, std::vector<double>> weights;
-  session.each_parameter([&](const ParameterPart& part, std::span<const double> values) {
-    weights[part.identity].assign(values.begin(), values.end());
-  });
   const std::lock_guard lock(mutex_);
   StepRecord& record = steps_[static_cast<std::size_t>(step)];
   record.loss = result.loss;
   record.gradient_norm = result.gradient_norm;
-  // Replicas must agree bit for bit.
-  for (auto& [identity, values] : weights) {
-    const auto [at, is_new] = record.weights.try_emplace(identity, values);
-    if (!is_new && at->second != values)
-      throw RunError("after step {}: two ranks hold different values of {}", step + 1, to_text(identity));
-  }
+  session.parameters().each(Content::weight, [&](const ParameterPart& part, const HostTensor& tensor) {
+    if (!record.weights.add(part, tensor))
+      throw RunError("after step {}: two ranks hold different values of {}", step + 1, to_text(part.identity));
+  });
 }
 
 void run_recorded(const TrainOptions& o, const TrainEnvironment& environment, RunRecord& record) {
@@ -82,12 +76,13 @@ std::vector<StepDifference> compare(const RunRecord& run, const RunRecord& oracl
     d.loss_difference = relative(a.loss, b.loss);
     if (a.gradient_norm && b.gradient_norm) d.norm_difference = relative(*a.gradient_norm, *b.gradient_norm);
     WEFT_CHECK(a.weights.size() == b.weights.size(), "{} and {} parameters", a.weights.size(), b.weights.size());
-    for (const auto& [identity, values] : b.weights) {
-      const std::vector<double>& ours = a.weights.at(identity);
+    for (const ParameterIdentity& identity : b.weights.identities()) {
+      const HostTensor &ours = a.weights.at(identity), &theirs = b.weights.at(identity);
       double difference = 0, norm = 0;
-      for (std::size_t k = 0; k < values.size(); ++k) {
-        difference += (ours[k] - values[k]) * (ours[k] - values[k]);
-        norm += values[k] * values[k];
+      for (std::int64_t k = 0; k < theirs.elements(); ++k) {
+        const double x = number_at(ours, k), y = number_at(theirs, k);
+        difference += (x - y) * (x - y);
+        norm += y * y;
       }
       const double here = difference == 0 ? 0 : std::sqrt(difference) / std::max(std::sqrt(norm), 1e-300);
       if (here > d.weight_difference || std::isnan(here)) {

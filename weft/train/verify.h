@@ -1,12 +1,11 @@
 // A layout and the serial single-rank oracle, side by side.
 #pragma once
 
-#include <functional>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <vector>
 
+#include "weft/model/logical_parameters.h"
 #include "weft/train/options.h"
 #include "weft/train/trainer.h"
 
@@ -16,7 +15,7 @@ namespace weft {
 struct StepRecord {
   double loss = 0;
   std::optional<double> gradient_norm;
-  std::map<ParameterIdentity, std::vector<double>> weights;
+  LogicalParameters weights;
 };
 class RunRecord {
  public:

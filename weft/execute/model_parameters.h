@@ -1,0 +1,48 @@
+// What a rank keeps of its parameters, as the host sees it: tensors in bytes of their type, parts by identity and box.
+#pragma once
+
+#include <functional>
+
+#include "weft/execute/storage.h"
+
+namespace weft {
+
+enum class Content : std::uint8_t {
+  weight,  // what training works with: of a bf16 weight the float that weight and remainder make up (split_float)
+  first_moment,
+  second_moment,
+  gradient,
+};
+std::string_view name_of(Content content);
+
+class ModelParameters {
+ public:
+  // All must outlive it. Its calls wait for the stream.
+  ModelParameters(Device& device, const Module& module, const ModelStorage& storage, Stream& stream);
+
+  const Module& module() const { return module_; }
+  bool has(TensorId id, Content content) const;
+  DType type_of(TensorId id, Content content) const;  // on the host: of weights f32 where the device has bf16
+  HostTensor read(TensorId id, Content content) const;
+  void write(TensorId id, Content content, const HostTensor& tensor) const;
+
+  // Writes the part's elements to their places in the tensor.
+  using Source = std::function<void(const ParameterPart& part, HostTensor& tensor)>;
+  // Sets all weights. Moments become zero.
+  void set_weights(const Source& source) const;
+  using Sink = std::function<void(const ParameterPart& part, const HostTensor& tensor)>;
+  // Every part of every tensor that has such content, one tensor after another.
+  void each(Content content, const Sink& sink) const;
+
+ private:
+  const Tensor* tensor_of(TensorId id, Content content) const;  // null: there is none
+  const Tensor* remainder_of(TensorId id) const;
+  void clear(const Tensor& tensor) const;
+
+  Device& device_;
+  const Module& module_;
+  const ModelStorage& storage_;
+  Stream& stream_;
+};
+
+}  // namespace weft

@@ -1,0 +1,56 @@
+#include "weft/train/evaluator.h"
+
+#include "weft/base/error.h"
+
+namespace weft {
+
+Evaluator::Evaluator(std::int64_t batch, std::int64_t length, const StepInputs& inputs, Stream& stream,
+                     MakeEvaluation make)
+    : batch_(batch), length_(length), inputs_(inputs), stream_(stream), make_(std::move(make)) {}
+
+const EvaluationPlan& Evaluator::plan_for(const EvaluationShape& shape) {
+  for (const auto& [known, made] : plans_)
+    if (known == shape) return *made;
+  plans_.emplace_back(shape, make_(shape));
+  return *plans_.back().second;
+}
+
+void Evaluator::run(const EvaluationPlan& evaluation, const MicroBatch& batch) {
+  inputs_.write(*evaluation.plan, std::span(&batch, 1), {});
+  run_serially(*evaluation.plan, stream_);
+}
+
+EvaluationLosses Evaluator::losses(const MicroBatch& batch) {
+  const EvaluationPlan& evaluation = plan_for({batch_, length_, false});
+  run(evaluation, batch);
+  EvaluationLosses losses;
+  losses.loss = evaluation.plan->read(stream_, evaluation.module.loss)[0];
+  for (ValueId loss : evaluation.module.mtp_losses)
+    losses.mtp_losses.push_back(evaluation.plan->read(stream_, loss)[0] / inputs_.mtp_factor(evaluation.module));
+  return losses;
+}
+
+std::vector<double> Evaluator::batch_logits(const MicroBatch& batch) {
+  const EvaluationPlan& evaluation = plan_for({batch_, length_, true});
+  run(evaluation, batch);
+  return evaluation.plan->read(stream_, evaluation.module.logits, 0);
+}
+
+std::vector<double> Evaluator::logits(std::span<const std::int32_t> tokens) {
+  WEFT_CHECK(!tokens.empty() && std::ssize(tokens) <= length_, "{} tokens of at most {}", tokens.size(), length_);
+  // One plan for all lengths: causal layers never look past the last token, and experts drop none, so what follows it
+  // does not matter.
+  const EvaluationPlan& evaluation = plan_for({1, length_, true});
+  MicroBatch batch;
+  batch.batch = 1;
+  batch.length = length_;
+  batch.tokens.assign(tokens.begin(), tokens.end());
+  batch.tokens.resize(static_cast<std::size_t>(length_), 0);
+  batch.labels.assign(batch.tokens.size(), -1);
+  run(evaluation, batch);
+  std::vector<double> all = evaluation.plan->read(stream_, evaluation.module.logits, 0);
+  all.resize(tokens.size() * (all.size() / static_cast<std::size_t>(length_)));
+  return all;
+}
+
+}  // namespace weft

@@ -1,0 +1,37 @@
+// What the host gives to a step: tokens, labels, and the step's numbers.
+#pragma once
+
+#include <span>
+
+#include "weft/data/token_source.h"
+#include "weft/execute/prepared_plan.h"
+#include "weft/model/config.h"
+#include "weft/optim/adamw.h"
+
+namespace weft {
+
+struct StepNumbers {
+  double learning_rate = 0, weight_decay = 0;
+  std::int64_t step = 1;  // of the optimizer, from 1: for the corrections of its moments
+};
+
+class StepInputs {
+ public:
+  StepInputs(const ModelConfig& config, const AdamOptions& adam, const Layout& layout);
+
+  // Every micro-batch counts the same, and within it every counted token. UserError naming a token that is not in the
+  // vocabulary.
+  void write(const PreparedPlan& plan, std::span<const MicroBatch> batches, const StepNumbers& numbers) const;
+  // Zero tokens and losses that weigh 1: for a micro-batch that only has to run.
+  void write_zeros(const PreparedPlan& plan, int micro_batch) const;
+  double mtp_factor(const Module& module) const;  // of one depth's mean loss in the sum that is trained
+
+ private:
+  void write_numbers(const PreparedPlan& plan, const StepNumbers& numbers, double loss_scale) const;
+
+  ModelConfig config_;
+  AdamOptions adam_;
+  double data_ranks_;
+};
+
+}  // namespace weft

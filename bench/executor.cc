@@ -1,5 +1,5 @@
-// What the parallel executor costs a node: 10^5 empty nodes on one rank, every second one on another lane, each waiting
-// for the one before; and the same on one lane alone.
+// The overhead of the parallel executor per node: 10^5 empty nodes on one rank, every second one on another lane, each
+// waiting for the previous one; and the same on a single lane.
 //
 //   ./run bench executor
 #include <chrono>

@@ -1,10 +1,10 @@
-// What operations of a training step take of a GPU's energy, each run for about a second without a pause: what bounds whole
-// steps is power (docs/gpu_speed.md), so an operation counts by its joules. One JSON line a case: ms, watts, joules. Data
+// The energy of single operations of a training step on a GPU, each run for about a second without a pause. Whole steps
+// are bound by power (docs/gpu_speed.md), so joules are what matters. One JSON line per case: ms, watts, joules. Data
 // are random; shapes are those of gpt-moe in bench_gpu_step.
 //
 //   bench_gpu_energy [NAME...]      NAME: part of a case's name (default: all)
 //
-// The energy is the GPU's own counter, by NVML, which is loaded at run time.
+// Energy is read from the GPU's own counter through NVML, which is loaded at run time.
 #include <chrono>
 #include <cmath>
 #include <functional>
@@ -40,7 +40,7 @@ class Bench : public GpuData {
     const double begin = now();
     for (int i = 0; i < 5; ++i) work();
     stream().synchronize();
-    const int count = std::max(5, static_cast<int>(5 / (now() - begin)));  // a second
+    const int count = std::max(5, static_cast<int>(5 / (now() - begin)));  // about a second
     for (int i = 0; i < count / 4; ++i) work();                            // warm
     stream().synchronize();
     const double joules = energy_.joules(), start = now();

@@ -1,11 +1,12 @@
 // The routed experts of one layer on a GPU: permute + experts + unpermute, forward and backward (input and weight
-// gradients), bf16 with float gradients of weights. Same shapes and conventions as shared/peers/gpu_moe_layer.py: 6 R H F
-// FLOP forward and 12 R H F backward with R = tokens x choices, 256 MiB written before each iteration, medians. One JSON
-// line a shape.
+// gradients), bf16 with float gradients of weights. Same shapes and conventions as shared/peers/gpu_moe_layer.py:
+// 6 R H F FLOP forward and 12 R H F backward with R = tokens x choices, 256 MiB written before each iteration, medians.
+// One JSON line per shape.
 //
 //   bench_gpu_experts [--iterations N] [--even] [--bf16-gradients] [--only SHAPE]
 //
-// --even: every expert gets the same number of rows; otherwise routing is the k largest of random logits, as the peer's.
+// --even: every expert gets the same number of rows; otherwise the k largest of random logits are chosen, as in the
+// peer.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -151,7 +152,7 @@ Layer make_layer(Tensors& t, const Shape4& s, const Choices& c, bool narrow_grad
   return l;
 }
 
-// As weft/model/layers/experts*.cc has them.
+// The same as in weft/model/layers/experts*.cc.
 std::vector<Operation> operations(Tensors& t, const Layer& l, std::int64_t k) {
   using Mode = GroupedMatmul::Mode;
   const Operations& ops = t.ops();
@@ -255,7 +256,7 @@ class Clock {
   Tensor flush_;
 };
 
-// The largest error of the first tokens' output over its largest value, against the same in double on the host.
+// The largest error of the first tokens' output, relative to its largest value, compared with double on the host.
 double error_of(Tensors& t, const Layer& l, const Shape4& s, const Choices& c) {
   const std::int64_t H = s.hidden, F = s.ffn, tokens = 2;
   const std::vector<float> x = t.get(l.x.slice_rows(0, tokens)), y = t.get(l.y.slice_rows(0, tokens));

@@ -1,14 +1,14 @@
-// Single operations of a training step on a GPU, in bf16, beside what bounds them: the bandwidth of a large copy and the
-// rate of a large product, both measured here. One JSON line a case; the cases of shared/peers/gpu_kernels.py, and
-// attention in the modes of bench/peers/attention.py.
+// Single operations of a training step on a GPU, in bf16, compared with what bounds them: the bandwidth of a large copy
+// and the rate of a large product, both measured here. One JSON line per case; the cases are those of
+// shared/peers/gpu_kernels.py, and attention in the modes of bench/peers/attention.py.
 //
 //   bench_gpu_kernels [NAME...] [--rounds N]      NAME: part of a case's name (default: all)
 //
-// 256 MiB are written before every round, so that the L2 cache is cold; medians. Data are random. "share" is the part of
-// the bound that is reached: bytes (the least that must move) over the copy's bandwidth, or FLOP over the product's rate.
-// What was written last is still to go from the L2 cache to memory then, up to 50 MB on the operation's account. So what is
-// bound by bytes is measured in two ways: "ms" and "share" after other 256 MiB were read, which leaves a cache that is cold
-// and owes nothing; "ms_behind_writes" and "share_behind_writes" without.
+// 256 MiB are written before every round, so that the L2 cache is cold; medians. Data are random. "share" is the
+// fraction of the bound that is reached: bytes (the least that must move) over the copy's bandwidth, or FLOP over the
+// product's rate. After these writes up to 50 MB in the L2 cache still have to go to memory, at the expense of the
+// operation. So operations bound by bytes are measured in two ways: "ms" and "share" after another 256 MiB were read,
+// which leaves a cold cache with nothing to write back; "ms_behind_writes" and "share_behind_writes" without that.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -39,7 +39,7 @@ class Bench : public GpuData {
   void forget() { GpuData::forget(3); }  // the first are cold_, read_ and sum_
   bool wanted(const std::string& name) const { return is_wanted(name, names_); }
 
-  // Milliseconds, the median of the rounds. settled: nothing waits to be written to memory.
+  // Milliseconds, the median of the rounds. settled: the cache has nothing to write back.
   double time(const std::function<void()>& work, bool settled = false) {
     work();
     std::vector<double> times;
@@ -186,7 +186,7 @@ void optimizer(Bench& b) {
   b.by_bytes("adamw 1e9", bytes, [&] { b.ops().adamw(b.stream(), {slabs, values}); });
 }
 
-// The head and its loss by slices, as the model runs it.
+// The head and its loss in slices, as in the model.
 void head(Bench& b) {
   const std::int64_t T = 4096, H = 2048, V = 131072, slice = 2048;
   const Tensor x = b.random(DType::bf16, {T, H}), w = b.random(DType::bf16, {V, H}), dx = b.empty(DType::bf16, {T, H}),

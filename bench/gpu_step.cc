@@ -1,20 +1,23 @@
 // A whole training step on a GPU: the models of shared/peers/gpu_train_step.py, in bf16 with float gradients (or bf16
-// ones, as the peer has), at two sequences of 4096 tokens. One JSON line a model: tokens/s, model TFLOP/s by the peer's
-// formula, memory, what the host and the gaps between kernels take of a step, and where its time goes by kind of node.
+// gradients, as in the peer), with two sequences of 4096 tokens. One JSON line per model: tokens/s, model TFLOP/s by
+// the peer's formula, memory, the time of the host and of gaps between kernels, and where the time goes by kind of
+// node.
 //
 //   bench_gpu_step [MODEL...] [--steps N] [--no-moe-router-force-load-balancing] [--overlap-optimizer]
 //                  [--grad-reduce-in-bf16] [--attention-backward fastest] [--clip-grad X]
 //                                              MODEL: gpt-moe, hybrid-moe, dense (default: all)
 //
-// Weights are random (not zeros: they cost power). Routing is forced even, as with the peer's --balanced; or it is what
-// the untrained router makes of random tokens.
+// Weights are random: zeros would need less power. Routing is forced to be even, as with the peer's --balanced, or it
+// is that of the untrained router on random tokens.
 //
-// replay_host_us: from calling Session::step (tokens on the host) to the return of the graph's launch; launch_us: the part
-// of it from there where the executor begins; host_us: all of the host's time in a step that is not waiting for the GPU.
-// Medians. (A GPU begins with a graph before its launch returns.) between_steps: the share of the wall clock in which no
-// step is on the GPU, by events around each, in steps of their own. gpu_busy: the share of two steps in which at least one
-// kernel or copy ran, by CUPTI; gaps between kernels count as idle, and CUPTI makes them longer: a lower bound. joules,
-// watts: by the GPU's own counter. memory: what was counted before the run, and what cudaMemGetInfo says after it is gone.
+// replay_host_us: from the call of Session::step (tokens on the host) to the return of the graph's launch; launch_us:
+// the part of it within the executor; host_us: all time of the host in a step except waiting for the GPU. Medians. (A
+// GPU begins a graph before its launch returns.)
+// between_steps: the share of wall time in which no step is on the GPU, by events around each step, in separate steps.
+// gpu_busy: the share of two steps in which at least one kernel or copy ran, by CUPTI. Gaps between kernels count as
+// idle, and CUPTI makes them longer, so this is a lower bound.
+// joules, watts: from the GPU's own counter.
+// memory: the estimate before the run, and by how much the GPU's free memory (cudaMemGetInfo) shrank.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -69,7 +72,7 @@ ModelConfig model(const std::string& name) {
   return c;
 }
 
-// Matrices of forward and backward, attention counted causally, the scan by its chunks: as the peer counts.
+// Matrices of forward and backward, causal attention, the scan by chunks: the peer's count.
 double flop_per_token(const ModelConfig& c) {
   const auto h = static_cast<double>(c.hidden), q = static_cast<double>(c.attention.heads),
              k = static_cast<double>(c.attention.kv_heads), d = static_cast<double>(c.attention.head_dim);
@@ -92,7 +95,7 @@ double flop_per_token(const ModelConfig& c) {
   return 3 * f;
 }
 
-// Random weights, made of one block on the device: the host would take minutes.
+// Random weights, repeated from one block on the device: generating them on the host would take minutes.
 void fill_parameters(Session& session) {
   Device& device = session.device();
   Stream& stream = session.stream();

@@ -1,6 +1,6 @@
-// One layer of each kind, forward, backward and weight gradients, on one core: time per token over the length of the
-// sequence, and FLOP/s against a product of 2048^3 in the same process. FLOPs are those of docs/numerics.md.
-// Prints one JSON line a case.
+// One layer of each kind, forward, backward and weight gradients, on one core: time per token by sequence length, and
+// FLOP/s compared with a product of 2048^3 in the same process. FLOPs are those of docs/numerics.md. Prints one JSON
+// line per case.
 //
 //   ./run bench layers --kinds 'M,G,*,+,E' --lengths 1024,2048,4096,8192,16384
 #include <algorithm>
@@ -49,7 +49,7 @@ ModelConfig config_of(const std::string& kind, std::int64_t hidden) {
   ModelConfig c;
   c.pattern = kind;
   c.hidden = hidden;
-  c.vocabulary = 64;  // embedding and head count for nothing
+  c.vocabulary = 64;  // so that embedding and head are negligible
   c.attention = {.heads = hidden / 64, .kv_heads = hidden / 64, .head_dim = 64};
   c.latent_attention = {.heads = hidden / 128,
                         .q_rank = 3 * hidden / 4,
@@ -73,7 +73,7 @@ struct Measured {
   double total() const { return forward + backward + weights; }
 };
 
-// The layer's own nodes, each at its best of `repeats` runs of the whole plan.
+// The layer's own nodes, each with its best time in `repeats` runs of the whole plan.
 Measured measure(Session& session, int repeats) {
   const PreparedPlan& prepared = session.plan();
   const Plan& plan = prepared.plan();
@@ -136,7 +136,7 @@ int run(std::vector<std::string> words) {
   flags.add("--lengths", lengths, "LIST", "Tokens of the sequence.");
   flags.add("--hidden", hidden, "N", "Width; a multiple of 128.").at_least(128);
   flags.add("--threads", threads, "N", "Threads.").at_least(1);
-  flags.add("--repeats", repeats, "N", "Runs; the best of every node counts.").at_least(1);
+  flags.add("--repeats", repeats, "N", "Runs; the best time of every node counts.").at_least(1);
   flags.apply(flags.scan(words));
   if (flags.help_wanted()) {
     fmt::print("{}", flags.help());

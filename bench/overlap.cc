@@ -1,7 +1,7 @@
-// How much of the expert exchange the woven plan hides: two thread ranks on two cores over an emulated network, on which
-// the exchange takes about 40 % of the unwoven step. Prints step times, exchange time, the share hidden (union of
-// exchange intervals with computation, from the trace of the last step) and the limit that the schedule allows: with m
-// micro-batches and no pipeline the first forward and the last backward pass have nothing to hide behind, 1 - 1/m.
+// How much of the expert exchange the woven plan hides: two thread ranks on two cores over an emulated network, on
+// which the exchange takes about 40 % of the unwoven step. Prints step times, exchange time, the hidden share (exchange
+// intervals that overlap computation, in the median step) and the limit of the schedule: with m micro-batches and no
+// pipeline the first forward and the last backward pass have nothing to hide behind, so it is 1 - 1/m.
 //
 //   ./run bench overlap [--bandwidth 115MB/s] [--micro-batches 8]
 //   bench/overlap_mpi.sh [RATE]      the same under mpirun, over a real (shaped) network between two namespaces
@@ -56,7 +56,7 @@ Measured measure(const std::string& network, World* mpi, int micro_batches, bool
     o.config.hidden = 256;
     o.config.vocabulary = 512;
     o.config.attention = {.heads = 4, .kv_heads = 4, .head_dim = 64};
-    // Every token goes to both experts: the ranks have the same work, and waiting for a slower peer is no part of it.
+    // Every token goes to both experts, so that both ranks have the same work and neither waits for a slower peer.
     o.config.experts.experts = 2;
     o.config.experts.ffn = 256;
     o.config.experts.router.k = 2;
@@ -98,7 +98,7 @@ Measured measure(const std::string& network, World* mpi, int micro_batches, bool
     options.network = parse_network(network);
     LocalCluster(2, options).run(body);
   }
-  if (runs.empty()) return {};  // rank 0 alone knows
+  if (runs.empty()) return {};  // only rank 0 has results
   std::sort(runs.begin(), runs.end(), [](const Measured& a, const Measured& b) { return a.step < b.step; });
   return runs[runs.size() / 2];
 }
@@ -112,7 +112,7 @@ int run(const std::vector<std::string>& words) {
   flags.add("--micro-batches", micro_batches, "N", "Of a step.").at_least(2);
   flags.add("--steps", steps, "N", "Timed steps.").at_least(1);
   bool waits = false;
-  flags.add("--waits", waits, "Also prints before which nodes the woven computation waited.");
+  flags.add("--waits", waits, "Also prints the nodes for which the woven computation waited.");
   flags.apply(flags.scan(words));
   if (flags.help_wanted()) {
     fmt::print("{}", flags.help());

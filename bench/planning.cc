@@ -1,8 +1,8 @@
-// What it costs to know before you run, on one thread, as two lines of JSON. All plans are woven, with delayed weight
-// gradients.
-//  - planning: plan, check and estimate, drawn, of 64 layers x 64 micro-batches x 8 ranks. The goal is under a second.
-//  - planning_stages: the same plan on 16,384 ranks, in 8 stages that differ by their transfers (tests/plan/stage_transfers.h):
-//    plan, check and estimate of all of them. The goal is under 10 seconds and 4 GiB.
+// The time to plan, check and estimate a step, on one thread, as two lines of JSON. All plans are woven, with delayed
+// weight gradients.
+//  - planning: 64 layers x 64 micro-batches x 8 ranks, with a timeline. The goal is under a second.
+//  - planning_stages: the same plan on 16,384 ranks, in 8 stages that differ by their transfers
+//    (tests/plan/stage_transfers.h). The goal is under 10 seconds and 4 GiB.
 //
 //   ./run bench planning [LAYERS MICRO_BATCHES EXPERT_RANKS EXPERT_SHARDS]
 #include <chrono>

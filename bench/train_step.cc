@@ -1,6 +1,6 @@
 // Whole training steps of a GPT-2-size dense model and of an 8-expert mixture: forward, backward, clipping, AdamW.
-// The same work as bench/peers/cpu_train_step.py, which is run beside it when --peer PYTHON names a Python with torch.
-// Prints one JSON line a case; ratios are to a product of 2048^3 in the same dtype and process.
+// The same work as bench/peers/cpu_train_step.py, which also runs if --peer PYTHON names a Python with torch. Prints
+// one JSON line per case; ratios are to a product of 2048^3 in the same dtype and process.
 //
 //   ./run bench train_step --models dense,moe --dtypes f32,bf16 --threads 1,2 --steps 6 --peer ~/venv/bin/python
 #include <algorithm>
@@ -64,7 +64,7 @@ ModelConfig config_of(bool moe) {
   return c;
 }
 
-// The peer's count: 6 FLOP a token and matrix parameter, causal attention.
+// The peer's count: 6 FLOP per token and matrix parameter, causal attention.
 double step_flop(bool moe, double tokens, double length) {
   const double h = 768, mlp = moe ? 2 * 3 * h * 1024 + h * 8 : 2 * h * 3072;
   const double used = 12 * (4 * h * h + mlp) + h * 50304;
@@ -119,7 +119,7 @@ int run(std::vector<std::string> words) {
   flags.add("--models", models, "LIST", "dense, moe.");
   flags.add("--dtypes", dtypes, "LIST", "f32, bf16.");
   flags.add("--threads", threads, "LIST", "Numbers of threads.");
-  flags.add("--steps", steps, "N", "Timed steps, after two.").at_least(1);
+  flags.add("--steps", steps, "N", "Timed steps, after two warm-up steps.").at_least(1);
   flags.add("--peer", peer, "PYTHON", "Also runs the PyTorch peer with this Python, eager and compiled.");
   flags.apply(flags.scan(words));
   if (flags.help_wanted()) {

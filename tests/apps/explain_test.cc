@@ -70,7 +70,7 @@ TEST(ExplainGrid, RefusesWhatIsNoGrid) {
   expect_refused({"grid", "--shape", "tp:2"}, {"write each axis as name=size, as in tp=2,dp=4\n  tp:2\n      ^\n"});
   expect_refused({"grid", "--shape", "tp=2", "--groups", "pp"}, {"there is no axis 'pp': the grid has tp"});
   expect_refused({"grid", "--shape", "tp=2", "--expert", "ep=2", "--groups", "tp,ep"},
-                 {"axes 'tp' and 'ep' are of different views"});
+                 {"axes 'tp' and 'ep' belong to different views"});
   expect_refused({"grid", "--shape", "tp=4", "--world-size", "2"}, {"the world has only 2 ranks"});
   expect_refused({"grid"}, {"--shape is missing", "Try --shape tp=2,dp=4"});
 }

@@ -139,11 +139,11 @@ TEST(GridErrors, Requests) {
       message([&] {
         grid.groups({"tp", "ep"});
       }),
-      "axes 'tp' and 'ep' are of different views: a group needs axes of one view (the grid has tp, cp, dp, pp; its "
+      "axes 'tp' and 'ep' belong to different views: a group needs axes of one view (the grid has tp, cp, dp, pp; its "
       "expert view etp, ep, edp, pp)");
   EXPECT_EQ(message([&] {
               grid.group_of(RankId(0), {"ep", "pp", "dp"});
-            }).rfind("axes 'dp' and 'ep' are of different views", 0),
+            }).rfind("axes 'dp' and 'ep' belong to different views", 0),
             0u);
   EXPECT_EQ(message([&] { grid.groups({"tp", "tp"}); }), "a group names axis 'tp' twice");
   EXPECT_EQ(message([&] { grid.groups({"edp", "expt_dp"}); }), "a group names axis 'expt_dp' twice");

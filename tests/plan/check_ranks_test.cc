@@ -1,4 +1,4 @@
-// What only several ranks together can do wrong, on plans small enough to see through.
+// Faults that only several ranks together can have, in plans small enough to understand.
 #include "weft/plan/check/check_ranks.h"
 
 #include <fmt/format.h>
@@ -10,12 +10,11 @@
 namespace weft {
 namespace {
 
-// A plan of sums over ranks: "dp:a" on the reduce lane, "ep@exchange:b" on another, and "a>b": a computation that reads
-// the sum a and makes the value b, which is summed later.
+// A plan of sums over ranks, on any lane, and of computations that read sums and make values that are summed later.
 class Sums {
  public:
   Sums() {
-    plan.kind = PlanKind::gradients;  // nothing has to be used up
+    plan.kind = PlanKind::gradients;  // values need no reader
     plan.groups = {"dp", "ep", "edp"};
   }
   Sums& sum(const std::string& group, Lane lane, const std::string& value) {
@@ -92,7 +91,7 @@ void expect_fault(const RankPlans& ranks, const std::vector<std::string>& parts)
 TEST(CheckRanks, sums_on_two_lanes_in_one_order_are_fine) {
   Sums a, b;
   a.make("x").make("y").sum("dp", Lane::reduce, "x").sum("ep", Lane::exchange, "y");
-  // The same calls of every communicator; the list may differ where lanes do not wait for each other.
+  // Every communicator sees the same calls; the lists may differ where lanes do not wait for each other.
   b.make("x").make("y").sum("ep", Lane::exchange, "y").sum("dp", Lane::reduce, "x");
   EXPECT_TRUE(check_ranks(on_ranks({&a.plan, &b.plan}, {0, 1, 0, 1}, 2)).empty());
 }
@@ -102,7 +101,7 @@ TEST(CheckRanks, two_lanes_that_wait_for_each_other_through_two_ranks) {
   a.make("x").sum("dp", Lane::reduce, "x").make("y", {"x"}).sum("ep", Lane::exchange, "y");
   b.make("y").sum("ep", Lane::exchange, "y").make("x", {"y"}).sum("dp", Lane::reduce, "x");
   expect_fault(on_ranks({&a.plan, &b.plan}, {0, 1, 0, 1}, 2),
-               {"none can go on", "rank 0, node 1: forward sum x@0 waits in all_reduce of x@0 over 'dp' for rank 1",
+               {"none can proceed", "rank 0, node 1: forward sum x@0 waits in all_reduce of x@0 over 'dp' for rank 1",
                 "rank 1, node 1: forward sum y@0 waits in all_reduce of y@0 over 'ep' for rank 0", "forward make"});
 }
 
@@ -110,17 +109,17 @@ TEST(CheckRanks, two_groups_on_one_lane_in_two_orders) {
   Sums a, b;
   a.make("x").make("y").sum("dp", Lane::reduce, "x").sum("ep", Lane::reduce, "y");
   b.make("x").make("y").sum("ep", Lane::reduce, "y").sum("dp", Lane::reduce, "x");
-  expect_fault(on_ranks({&a.plan, &b.plan}, {0, 1}, 2), {"none can go on", "over 'dp' for rank 1", "over 'ep' for"});
+  expect_fault(on_ranks({&a.plan, &b.plan}, {0, 1}, 2), {"none can proceed", "over 'dp' for rank 1", "over 'ep' for"});
 }
 
-TEST(CheckRanks, a_circle_through_four_ranks) {
-  // ep groups {0, 1}, {2, 3}; edp groups {0, 2}, {1, 3}. Every rank begins with a group of its own choice.
+TEST(CheckRanks, a_cycle_through_four_ranks) {
+  // ep groups {0, 1}, {2, 3}; edp groups {0, 2}, {1, 3}. Ranks begin with different groups.
   Sums ep_first, edp_first;
   ep_first.make("x").make("y").sum("ep", Lane::reduce, "x").sum("edp", Lane::reduce, "y");
   edp_first.make("x").make("y").sum("edp", Lane::reduce, "y").sum("ep", Lane::reduce, "x");
   EXPECT_TRUE(check_ranks(on_ranks({&ep_first.plan, &edp_first.plan}, {0, 0, 0, 0}, 2)).empty());
   expect_fault(on_ranks({&ep_first.plan, &edp_first.plan}, {0, 1, 1, 0}, 2),
-               {"none can go on", "over 'ep' for rank 1", "over 'edp' for rank 3", "over 'ep' for rank 2",
+               {"none can proceed", "over 'ep' for rank 1", "over 'edp' for rank 3", "over 'ep' for rank 2",
                 "over 'edp' for rank 0"});
   // Here 0 and 1 meet in ep, and then the others in edp.
   EXPECT_TRUE(check_ranks(on_ranks({&ep_first.plan, &edp_first.plan}, {0, 0, 1, 1}, 2)).empty());
@@ -138,10 +137,10 @@ TEST(CheckRanks, a_rank_that_calls_less_often) {
 TEST(CheckRanks, a_group_that_the_run_does_not_have) {
   Sums a;
   a.make("x").sum("tp", Lane::reduce, "x");
-  expect_fault(on_ranks({&a.plan}, {0, 0}, 1), {"communicates over 'tp', and this rank is in no such group"});
+  expect_fault(on_ranks({&a.plan}, {0, 0}, 1), {"communicates over 'tp', but this rank is in no such group"});
 }
 
-TEST(RankClasses, tells_ranks_apart_by_plan_and_by_company) {
+TEST(RankClasses, tells_ranks_apart_by_plan_and_by_groups) {
   Sums a, b;
   const auto classes = [&](std::vector<std::int32_t> plan_of) {
     const RankPlans ranks = on_ranks({&a.plan, &b.plan}, std::move(plan_of), 2);

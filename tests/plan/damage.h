@@ -1,4 +1,4 @@
-// Ways to break a good plan, each in one place that is known, so that the checker can be asked to name it.
+// Ways to break a good plan, each in one known place that the checker must name.
 #pragma once
 
 #include <functional>
@@ -18,19 +18,19 @@ struct GoodPlan {
 struct Damage {
   Plan plan;
   MemoryPlan memory;          // of the damaged plan
-  bool keeps_memory = false;  // `memory` is what was damaged: it is not planned anew
+  bool keeps_memory = false;  // `memory` was damaged, so it is not planned again
   bool on_one_rank = false;   // all other ranks run the good plan
-  // One fault must name all of these nodes (and buffers), and say one of these things.
+  // One fault must contain all of `names` (nodes and buffers), and one of `says`.
   std::vector<std::string> names;
   std::vector<std::string> says;
 };
 
 struct DamageKind {
   const char* name;
-  // Breaks `damage.plan` or `damage.memory`, both copies of the good ones. False: this plan has nothing to break this
-  // way, or the damage would do no harm; nothing was changed then.
+  // Breaks `damage.plan` or `damage.memory`, both copies of the good ones. False, without a change, if this plan cannot
+  // be broken this way or the damage would do no harm.
   bool (*apply)(const GoodPlan& good, Dice& dice, Damage& damage);
-  int least;  // of the plans of mutation_test.cc: how many must be breakable this way
+  int least;  // number of plans of mutation_test.cc that must be breakable this way
 };
 std::vector<DamageKind> damage_kinds();
 

@@ -5,12 +5,12 @@ namespace weft::damage {
 
 namespace {
 
-// The good plan with its updates left to the next step, and one of these.
+// Leaves the updates of the good plan to the next step, and returns one of them.
 std::size_t any_carried(const GoodPlan& good, Dice& dice, Damage& d) {
   d.plan = overlap_updates(good.plan);
   return any(find_nodes(d.plan, [](const Node& n) { return n.carried; }), dice);
 }
-// The first node of the step itself that uses a buffer so.
+// The first node of the step itself that reads, or changes, a buffer.
 std::optional<std::size_t> first_use(const Plan& plan, BufferId buffer, bool reads) {
   const std::vector<At> uses = find_uses(plan, [&](const Node& n, const BufferUse& use) {
     return !n.carried && use.buffer == buffer && (use.access == Access::read) == reads;
@@ -32,7 +32,7 @@ bool weight_used_before_its_update(const GoodPlan& good, Dice& dice, Damage& d) 
   const std::size_t user = *first_use(late, weight, true);
   move_behind(d.plan, update, user);
   d.names = {name(late, update), name(late, user), late.name_of(weight)};
-  d.says = {"is read before its update of the step before"};
+  d.says = {"is read before its update of the previous step"};
   return true;
 }
 bool gradient_overwritten_before_its_update(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -45,7 +45,7 @@ bool gradient_overwritten_before_its_update(const GoodPlan& good, Dice& dice, Da
   const std::size_t adder = *first_use(late, gradient, false);
   move_behind(d.plan, update, adder);
   d.names = {name(late, update), name(late, adder), late.name_of(gradient)};
-  d.says = {"is overwritten before the update of the step before has used it"};
+  d.says = {"is overwritten before the update of the previous step has used it"};
   return true;
 }
 bool update_behind_the_clip_factor(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -54,7 +54,7 @@ bool update_behind_the_clip_factor(const GoodPlan& good, Dice& dice, Damage& d) 
   const std::size_t clip = find_nodes(late, [&](const Node& n) { return is_piece(late, n, "step", "clip"); }).front();
   move_behind(d.plan, update, clip);
   d.names = {name(late, update), name(late, clip), "update_values"};
-  d.says = {"is overwritten before the update of the step before has used it"};
+  d.says = {"is overwritten before the update of the previous step has used it"};
   return true;
 }
 bool update_of_this_step_at_its_beginning(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -69,7 +69,7 @@ bool carried_without_being_an_update(const GoodPlan& good, Dice& dice, Damage& d
   const std::size_t node = any(find_nodes(d.plan, [](const Node& n) { return n.phase == Phase::backward; }), dice);
   d.plan.nodes[node].carried = true;
   d.names = {name(d.plan, node)};
-  d.says = {"is left to the next step, and is not an update"};
+  d.says = {"is left to the next step, but is not an update"};
   return true;
 }
 bool update_reads_the_hosts_numbers(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -81,7 +81,7 @@ bool update_reads_the_hosts_numbers(const GoodPlan& good, Dice& dice, Damage& d)
     if (storage(d.plan, use.buffer) == Storage::step) use.buffer = use_at(d.plan, given.front()).buffer;
   set_uses(d.plan, update, uses);
   d.names = {name(d.plan, update), "step_values"};
-  d.says = {"is given anew before the step that runs this node"};
+  d.says = {"is rewritten by the host before the step that runs this node"};
   return true;
 }
 
@@ -89,9 +89,9 @@ bool update_reads_the_hosts_numbers(const GoodPlan& good, Dice& dice, Damage& d)
 
 std::vector<DamageKind> of_carried() {
   return {
-      {"weight used before its update of the step before", weight_used_before_its_update, 60},
+      {"weight used before its update of the previous step", weight_used_before_its_update, 60},
       {"gradient overwritten before its update", gradient_overwritten_before_its_update, 60},
-      {"update behind the next clip factor", update_behind_the_clip_factor, 60},
+      {"update after the next clip factor", update_behind_the_clip_factor, 60},
       {"update of this step at its beginning", update_of_this_step_at_its_beginning, 60},
       {"carried without being an update", carried_without_being_an_update, 60},
       {"late update reads the host's numbers", update_reads_the_hosts_numbers, 60},

@@ -1,4 +1,4 @@
-// How damage.h's functions look into plans and change them.
+// Helpers of the kinds of damage (damage.h) to inspect and change plans.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ const T& any(const std::vector<T>& list, Dice& dice) {
   return list[size(dice.below(list.size()))];
 }
 
-// A use: node and place in its list.
+// A use: a node and a position in its list.
 struct At {
   std::size_t node = 0, use = 0;
 };
@@ -47,7 +47,7 @@ inline bool is_piece(const Plan& plan, const Node& node, const char* layer, cons
   return info.layer == layer && info.piece == piece;
 }
 
-// Moves a node to stand before the one that is at `to` now.
+// Moves a node to before the one that is now at `to`.
 inline void move_before(Plan& plan, std::size_t from, std::size_t to) {
   const auto begin = plan.nodes.begin();
   const auto at = [&](std::size_t i) { return begin + static_cast<std::ptrdiff_t>(i); };
@@ -58,7 +58,7 @@ inline void move_before(Plan& plan, std::size_t from, std::size_t to) {
   }
 }
 
-// Nodes share nothing: their lists may be changed one by one.
+// The lists of nodes are not shared, so each may be changed alone.
 inline void set_uses(Plan& plan, std::size_t node, const std::vector<BufferUse>& uses) {
   plan.nodes[node].first_use = static_cast<std::int32_t>(plan.uses.size());
   plan.nodes[node].uses = static_cast<std::int32_t>(uses.size());
@@ -100,7 +100,7 @@ std::vector<Sum> find_sums(const Plan& plan, const Want& want) {
 }
 inline bool is_gradient(const ValueInfo& value) { return value.storage == Storage::gradient; }
 inline std::vector<Sum> gradient_sums(const Plan& plan) { return find_sums(plan, is_gradient); }
-// The node that adds last to a buffer before it is used.
+// The node that makes the last contribution to a buffer.
 inline std::optional<std::size_t> last_adder(const Plan& plan, BufferId buffer) {
   const std::int32_t last = plan.buffers[buffer.index()].contributions - 1;
   const std::vector<At> adds = find_uses(plan, [&](const Node&, const BufferUse& use) {
@@ -115,6 +115,6 @@ std::vector<DamageKind> of_nodes();    // which there are, what they read, write
 std::vector<DamageKind> of_ranks();    // what ranks do together
 std::vector<DamageKind> of_step();     // updates, step values, the final norm
 std::vector<DamageKind> of_carried();  // what a step leaves to the next
-std::vector<DamageKind> of_memory();   // where buffers lie, and who waits for whom
+std::vector<DamageKind> of_memory();   // where buffers are, and who waits for whom
 
 }  // namespace weft::damage

@@ -47,7 +47,7 @@ bool wait_for_memory_dropped(const GoodPlan& good, Dice& dice, Damage& d) {
   if (good.memory.reuses.empty()) return false;
   const std::size_t at = size(dice.below(good.memory.reuses.size()));
   d.memory.reuses.erase(d.memory.reuses.begin() + static_cast<std::ptrdiff_t>(at));
-  // Another wait may happen to cover it, or a later node of the lane may have relied on it: the brute-force oracle tells.
+  // Another wait may cover it, or a later node of the lane may have relied on it: ask the brute-force oracle.
   const auto found = races(good.plan, d.memory);
   if (found.empty()) return false;
   d.keeps_memory = true;
@@ -82,7 +82,7 @@ bool lanes_wait_for_each_other(const GoodPlan& good, Dice& dice, Damage& d) {
   d.memory.reuses.push_back(wait);
   d.keeps_memory = true;
   d.names = {name(good.plan, node), name(good.plan, other)};
-  d.says = {"one behind it in the list still uses"};
+  d.says = {"a later node in the list still uses"};
   return true;
 }
 

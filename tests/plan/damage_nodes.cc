@@ -12,7 +12,7 @@ bool node_missing(const GoodPlan& good, Dice& dice, Damage& d) {
   d.says = {"is missing"};
   if (good.plan.nodes[at].piece.valid()) {
     d.names = {name(good.plan, at)};
-  } else {  // a pass made it: what it did is missed
+  } else {  // a pass added it: its effect is missing
     d.says = {"is never reduced over ranks", "is read before it is reduced", "is read before it is written",
               "is reduced before it is computed"};
   }
@@ -23,12 +23,12 @@ bool node_twice(const GoodPlan& good, Dice& dice, Damage& d) {
   const std::size_t to = at + size(dice.below(good.plan.nodes.size() - at + 1));
   d.plan.nodes.insert(d.plan.nodes.begin() + static_cast<std::ptrdiff_t>(to), good.plan.nodes[at]);
   d.names = {name(good.plan, at)};
-  d.says = {"is there twice", "is reduced twice", "is waited for twice", "is computed twice"};
+  d.says = {"appears twice", "is reduced twice", "is waited for twice", "is computed twice"};
   return true;
 }
 
 bool phase_missing(const GoodPlan& good, Dice& dice, Damage& d) {
-  // All nodes of a phase, or all that run once a step: nothing is left that would need them.
+  // All nodes of a phase, or all that run once per step: nothing is left that needs them.
   const Phase phase = dice.yes() ? Phase::update : any(good.plan.nodes, dice).phase;
   const bool whole_step = phase == Phase::update || phase == Phase::reduce;
   const auto gone = [&](const Node& node) { return node.phase == phase || (whole_step && node.micro_batch < 0); };
@@ -43,7 +43,7 @@ bool phase_of_other_kind(const GoodPlan& good, Dice& dice, Damage& d) {
       any(find_nodes(good.plan, [](const Node& node) { return node.phase == Phase::forward; }), dice);
   d.plan.nodes[at].phase = Phase::evaluate;
   d.names = {name(d.plan, at)};
-  d.says = {"has no place in a plan of kind train"};
+  d.says = {"does not belong in a plan of kind train"};
   return true;
 }
 
@@ -66,8 +66,8 @@ bool contributions_swapped(const GoodPlan& good, Dice& dice, Damage& d) {
   return true;
 }
 bool micro_batches_swapped(const GoodPlan& good, Dice& dice, Damage& d) {
-  // Two micro-batches of a piece change places, with the numbers of what they add: numbers are in order, and the sum is
-  // another one.
+  // Two micro-batches of a piece change places, along with the numbers of their contributions: the numbers are in
+  // order, but the sum differs.
   const Plan& plan = good.plan;
   const std::vector<At> adds = find_uses(plan, [&](const Node& node, const BufferUse& use) {
     return use.access == Access::add && node.micro_batch > 0 && plan.buffers[use.buffer.index()].micro_batch < 0;
@@ -141,7 +141,7 @@ bool activation_never_read(const GoodPlan& good, Dice& dice, Damage& d) {
   const At at = any(last, dice);
   const BufferId buffer = use_at(good.plan, at).buffer;
   remove_use(d.plan, at);
-  // Nothing tells who should have read it; what is left over is what its writer made.
+  // Nothing shows which node should have read it; the fault names its writer.
   const At writer = find_uses(good.plan, [&](const Node&, const BufferUse& use) {
                       return use.buffer == buffer && use.access != Access::read;
                     }).back();
@@ -162,7 +162,7 @@ bool other_micro_batch(const GoodPlan& good, Dice& dice, Damage& d) {
     if (plan.buffers[b].value == own.value && plan.buffers[b].micro_batch == own.micro_batch - 1)
       change_use(d.plan, at).buffer = BufferId(static_cast<std::int64_t>(b));
   d.names = {name(plan, at.node)};
-  d.says = {"belongs to another micro-batch"};
+  d.says = {"belongs to a different micro-batch"};
   return true;
 }
 bool scratch_of_two(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -176,7 +176,7 @@ bool scratch_of_two(const GoodPlan& good, Dice& dice, Damage& d) {
   uses.push_back({use_at(plan, at).buffer, Access::read, -1});
   set_uses(d.plan, at.node + 1, uses);
   d.names = {name(plan, at.node), name(plan, at.node + 1)};
-  d.says = {"is scratch of one node"};
+  d.says = {"is scratch memory, but two nodes use it"};
   return true;
 }
 

@@ -31,7 +31,7 @@ bool sum_silent(const GoodPlan& good, Dice& dice, Damage& d) {
   list.erase(list.begin() + static_cast<std::ptrdiff_t>(sum.collective));
   set_collectives(d.plan, sum.node, list);
   d.names = {name(good.plan, sum.node)};
-  d.says = {"does not communicate it", "communicates with nobody"};
+  d.says = {"does not communicate it", "communicates, but has no collectives"};
   return true;
 }
 bool summed_twice(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -62,7 +62,7 @@ bool summed_too_early(const GoodPlan& good, Dice& dice, Damage& d) {
   d.says = {"is reduced after"};
   return true;
 }
-// Another group, of other ranks than those of the one that is right; invalid: there is none.
+// A group whose ranks differ from those of the right one; invalid: there is none.
 GroupId other_group(const GoodPlan& good, GroupId right, Dice& dice) {
   const Layout layout = good.origin.layout();
   std::vector<GroupId> wrong;
@@ -82,7 +82,7 @@ bool summed_over_other_group(const GoodPlan& good, Dice& dice, Damage& d, const 
   c.group = wrong;
   set_collectives(d.plan, sum.node, list);
   d.names = {name(good.plan, sum.node), good.plan.name_of(c.receive)};
-  d.says = {"goes over '" + good.plan.name_of(wrong) + "'"};
+  d.says = {"runs over '" + good.plan.name_of(wrong) + "'"};
   return true;
 }
 bool gradient_over_other_group(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -115,7 +115,7 @@ bool summed_from_other_row(const GoodPlan& good, Dice& dice, Damage& d) {
   d.says = {fmt::format("from row {}, but", c.first_row)};
   return true;
 }
-// Value and collective agree with each other, and not with who holds the parameter.
+// Value and collective agree with each other, but not with the ranks that hold the parameter.
 bool gradient_of_other_ranks(const GoodPlan& good, Dice& dice, Damage& d) {
   const std::vector<Sum> sums = gradient_sums(good.plan);
   if (sums.empty()) return false;
@@ -132,7 +132,7 @@ bool gradient_of_other_ranks(const GoodPlan& good, Dice& dice, Damage& d) {
     d.names = {name(good.plan, sum.node), good.plan.name_of(buffer)};
     return true;
   }
-  if (list.size() == 1) return false;  // a reduction that communicates with nobody
+  if (list.size() == 1) return false;  // the reduction would have no collectives
   list.erase(list.begin() + static_cast<std::ptrdiff_t>(sum.collective));
   set_collectives(d.plan, sum.node, list);
   std::vector<BufferUse> uses = uses_of(good.plan, sum.node);
@@ -151,7 +151,7 @@ bool sum_of_own_values(const GoodPlan& good, Dice& dice, Damage& d) {
   d.says = {"each rank has its own"};
   return true;
 }
-// Counts and rows, all over one group: they fit each other, but the experts are not there.
+// Counts and rows, all over one wrong group: they match each other, but the experts are elsewhere.
 bool exchanged_over_other_group(const GoodPlan& good, Dice& dice, Damage& d) {
   const std::vector<std::size_t> nodes =
       find_nodes(good.plan, [](const Node& node) { return node.lane == Lane::exchange && node.collectives > 0; });
@@ -169,7 +169,7 @@ bool exchanged_over_other_group(const GoodPlan& good, Dice& dice, Damage& d) {
 bool sums_swapped_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {
   const std::vector<Sum> sums = gradient_sums(good.plan);
   if (sums.empty()) return false;
-  // Two nodes that share a group: the others wait for one and meet the other.
+  // Two nodes that share a group: the other ranks expect one and meet the other.
   const auto groups = [&](std::size_t node) {
     std::vector<GroupId> list;
     for (const NodeCollective& c : good.plan.collectives_of(good.plan.nodes[node])) list.push_back(c.group);
@@ -179,7 +179,7 @@ bool sums_swapped_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {
   if (a == b || groups(a).front() != groups(b).front()) return false;
   std::swap(d.plan.nodes[a], d.plan.nodes[b]);
   d.on_one_rank = true;
-  // The first meeting that goes wrong is at the place of whichever came first.
+  // The first mismatch is at the position of whichever came first.
   d.names = {name(good.plan, a), name(good.plan, b)};
   d.says = {"different nodes meet"};
   return true;
@@ -245,12 +245,12 @@ bool rows_differ_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {
   set_collectives(d.plan, sum.node, list);
   d.on_one_rank = true;
   d.names = {name(good.plan, sum.node)};
-  d.says = {"sums begin with rows"};
+  d.says = {"sums begin at rows"};
   return true;
 }
 bool deadlock_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {
-  // A node that sums over two groups does it in the other order on one rank: every communicator still sees its calls
-  // in order, but the ranks wait for each other.
+  // A node that sums over two groups does so in reverse order on one rank: every communicator still sees its calls in
+  // order, but the ranks wait for each other.
   const RandomCase& c = good.origin;
   if (c.expert_ranks == 1 || c.expert_shards == 1) return false;
   const std::vector<std::size_t> nodes = find_nodes(good.plan, [&](const Node& node) {
@@ -291,7 +291,7 @@ bool counts_not_exchanged(const GoodPlan& good, Dice& dice, Damage& d) {
   d.says = {"were not exchanged"};
   return true;
 }
-// On all ranks alike: what each sends is still what the other expects, but they are other rows.
+// On all ranks: what each sends is still what the other expects, but the rows are the wrong ones.
 bool counts_swapped(const GoodPlan& good, Dice& dice, Damage& d) {
   const std::vector<std::size_t> nodes = counted_exchanges(good.plan);
   if (nodes.empty()) return false;
@@ -300,7 +300,7 @@ bool counts_swapped(const GoodPlan& good, Dice& dice, Damage& d) {
   for (NodeCollective& c : list) std::swap(c.send_counts, c.receive_counts);
   set_collectives(d.plan, node, list);
   d.names = {name(good.plan, node), good.plan.name_of(list.back().send), good.plan.name_of(list.back().send_counts)};
-  d.says = {"do not lie by"};
+  d.says = {"are not laid out by"};
   return true;
 }
 bool counts_dropped(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -312,7 +312,7 @@ bool counts_dropped(const GoodPlan& good, Dice& dice, Damage& d) {
   c.send_counts = c.receive_counts = {};
   set_collectives(d.plan, node, list);
   d.names = {name(good.plan, node), good.plan.name_of(c.send)};
-  d.says = {"in even parts"};
+  d.says = {"has equal parts"};
   return true;
 }
 bool sends_what_it_does_not_use(const GoodPlan& good, Dice& dice, Damage& d) {

@@ -69,7 +69,7 @@ bool step_value_changed_early(const GoodPlan& good, Dice&, Damage& d) {
   const std::size_t head = find_nodes(good.plan, [&](const Node& n) {
                              return n.phase == Phase::forward && good.plan.place_of(n).layer == "head";
                            }).back();
-  // The clip factor goes where the host's numbers are, before all of them are read.
+  // The clip factor overwrites the host's numbers before all of them are read.
   BufferId given;
   for (const BufferUse& use : good.plan.uses_of(good.plan.nodes[head]))
     if (good.plan.value_of(use.buffer).name == "step_values") given = use.buffer;
@@ -90,7 +90,7 @@ std::vector<std::size_t> forward_of(const Plan& plan, Section section) {
     return node.phase == Phase::forward && node.piece.valid() && plan.place_of(node).section == section;
   });
 }
-// Of the main part or MTP depth that the node is of, and of its micro-batch.
+// The final norm of the node's main part or MTP depth and micro-batch.
 std::size_t norm_of(const Plan& plan, std::size_t of) {
   const std::vector<std::size_t> norms = forward_of(plan, Section::final_norm);
   const auto same = [&](std::size_t norm) {
@@ -136,7 +136,7 @@ std::vector<DamageKind> of_step() {
       {"step out of order", step_out_of_order, 60},
       {"step value changed early", step_value_changed_early, 60},
       {"head skips the norm", head_skips_the_norm, 60},
-      {"layer behind the norm", layer_behind_the_norm, 60},
+      {"layer after the norm", layer_behind_the_norm, 60},
   };
 }
 

@@ -32,7 +32,7 @@ TEST_P(GoldenPlans, text_equals_the_file) {
       std::filesystem::path(WEFT_SOURCE_DIR) / "tests/plan/golden" / (std::string(GetParam().name) + ".plan");
   if (std::getenv("WEFT_WRITE_GOLDEN")) std::ofstream(file) << text;
   EXPECT_EQ(text, read_file(file))
-      << "if the change is meant, run plan_test with WEFT_WRITE_GOLDEN=1 and look at the difference";
+      << "if the change is intended, run plan_test with WEFT_WRITE_GOLDEN=1 and review the difference";
 }
 
 INSTANTIATE_TEST_SUITE_P(Orders, GoldenPlans,

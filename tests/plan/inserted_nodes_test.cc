@@ -1,5 +1,6 @@
-// A pass may insert nodes and buffers: here one that divides a parameter between two ranks, gathers it where a node needs
-// it, releases it, and scatters the sum of its gradient. The checker accepts the plan and names every damage of it.
+// A pass may insert nodes and buffers. The one here divides a parameter between two ranks, gathers it where a node
+// needs it, releases it, and scatters the sum of its gradient. The checker accepts the plan and names every kind of
+// damage.
 #include <algorithm>
 #include <functional>
 
@@ -14,7 +15,7 @@ namespace {
 
 constexpr const char* weight_name = "main.1-.up_weight";
 
-// What of the plan belongs to the divided parameter.
+// A plan, and the parts of it that belong to the divided parameter.
 struct Divided {
   StepPlan step;
   ValueId weight, part, gradient, gradient_part;
@@ -32,7 +33,7 @@ BufferId buffer_of(const Plan& plan, ValueId value) {
   return {};
 }
 
-// The pass. The full weight becomes a gathered parameter with an instance for every node that reads it.
+// The pass. The full weight becomes a gathered parameter with one instance per node that reads it.
 void divide(Divided& d, const Layout& layout) {
   Plan& plan = d.step.plan;
   const GroupId data = layout.data_ranks();
@@ -122,7 +123,7 @@ std::size_t gather_at(const Plan& plan) {
 std::size_t release_at(const Plan& plan) {
   return find(plan, [](const Node& n) { return n.kind == NodeKind::release; })[1];
 }
-// The node that sums the gradient, and the place of that sum among its collectives.
+// The node that sums the gradient, with its last collective.
 std::size_t scatter_at(const Plan& plan) {
   return find(plan, [&](const Node& n) {
     const auto list = plan.collectives_of(n);
@@ -243,8 +244,8 @@ INSTANTIATE_TEST_SUITE_P(
                }}),
     [](const auto& damage) { return std::string(damage.param.name); });
 
-// The same collectives in another order on one of the ranks.
-TEST(InsertedNodes, two_ranks_that_gather_in_another_order_are_named) {
+// The same collectives in a different order on one of the ranks.
+TEST(InsertedNodes, two_ranks_that_gather_in_different_orders_are_named) {
   const Divided d = divided();
   Divided other = divided();
   const auto gathers = find(other.step.plan, [](const Node& n) {

@@ -1,5 +1,5 @@
-// The checker's proof: every way of damage (damage.cc), to 60 random good plans; each is caught, and the message names
-// what was damaged.
+// The test of the checker: every kind of damage (damage.cc) is applied to 60 random good plans; each must be caught,
+// with a message that names what was damaged.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -30,7 +30,7 @@ std::vector<PlanFault> faults_of(const GoodPlan& good, const Damage& damage) {
   return check_ranks(ranks);
 }
 
-// Whether a message names a node or buffer: its name, not as the beginning of a longer one.
+// Whether a message contains the name of a node or buffer, not just as the beginning of a longer one.
 bool names(const std::string& message, const std::string& name) {
   for (std::size_t at = message.find(name); at != std::string::npos; at = message.find(name, at + 1)) {
     const std::size_t end = at + name.size();
@@ -53,7 +53,7 @@ TEST(Mutation, every_damage_is_caught_and_named) {
       const GoodPlan& g = good[seed];
       Damage damage;
       Dice dice(seed, kind.name);
-      // A plan that can be broken this way may offer a place that cannot: a few tries.
+      // A random place may not be breakable although the plan is: try a few times.
       bool broken = false;
       for (int attempt = 0; attempt < 8 && !broken; ++attempt) {
         damage = Damage{g.plan, g.memory, false, false, {}, {}};
@@ -85,7 +85,7 @@ TEST(Mutation, every_damage_is_caught_and_named) {
   }
 }
 
-// Where memory is given to two buffers that could be in use at once, brute force and the checker agree.
+// Brute force and the checker agree on whether two buffers that could be in use at once share memory.
 TEST(Mutation, the_check_of_memory_agrees_with_brute_force) {
   int racing = 0, clean = 0;
   for (std::uint64_t seed = 0; seed < 60; ++seed) {

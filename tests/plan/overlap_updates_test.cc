@@ -23,7 +23,7 @@ Plan late_plan(const char* pattern, int micro_batches, double clip = 1) {
   return small_step(pattern, options, {}, adam).plan;
 }
 
-// The names of nodes that edges make a node wait for.
+// The names of the nodes that a node waits for.
 std::set<std::string> names_before(const Plan& plan, const std::string& name) {
   const Edges edges = derive_edges(plan);
   std::set<std::string> names;
@@ -35,7 +35,7 @@ std::set<std::string> names_before(const Plan& plan, const std::string& name) {
   return names;
 }
 
-// What outlives steps is there before anything computes.
+// What outlives steps is in memory before the first node.
 TEST(OverlapUpdates, the_curve_of_memory_begins_with_the_step) {
   const Plan plan = late_plan("[*E]-", 2);
   const MemoryPlan memory = plan_memory(plan);
@@ -47,7 +47,7 @@ TEST(OverlapUpdates, the_curve_of_memory_begins_with_the_step) {
   EXPECT_EQ(timeline.reserved, static_cast<double>(memory.total()));
 }
 
-TEST(OverlapUpdates, moves_the_updates_alone) {
+TEST(OverlapUpdates, moves_only_the_updates) {
   const Plan plain = small_plan("[*E]-", 2), late = late_plan("[*E]-", 2);
   ASSERT_EQ(late.nodes.size(), plain.nodes.size());
   std::vector<std::string> rest, rest_late, updates;
@@ -64,12 +64,12 @@ TEST(OverlapUpdates, moves_the_updates_alone) {
   // Embedding, [*E], -, final norm and head: in the order of the forward pass.
   EXPECT_EQ(updates, (std::vector<std::string>{"update unit.1.adamw", "update unit.2.adamw", "update unit.3.adamw",
                                                "update unit.4.adamw"}));
-  EXPECT_NE(to_text(late, plan_memory(late)).find("node 0 update update unit.1.adamw of the step before\n"),
+  EXPECT_NE(to_text(late, plan_memory(late)).find("node 0 update update unit.1.adamw of the previous step\n"),
             std::string::npos);
 }
 
-// The forward pass of a unit waits for the update of that unit, not for those behind it; a gradient's first contribution
-// and the next clip factor wait for the updates that read what is there.
+// The forward pass of a unit waits for the update of that unit, not for later ones. A gradient's first contribution and
+// the next clip factor wait for the updates that read their previous contents.
 TEST(OverlapUpdates, a_unit_waits_for_its_own_update) {
   const Plan plan = late_plan("--", 1);
   const auto before = [&](const std::string& name) { return names_before(plan, name); };
@@ -81,12 +81,12 @@ TEST(OverlapUpdates, a_unit_waits_for_its_own_update) {
     EXPECT_TRUE(before("update step.clip").contains(std::string("update unit.") + unit + ".adamw"));
 }
 
-TEST(OverlapUpdates, takes_no_memory) {
+TEST(OverlapUpdates, needs_no_memory) {
   const Plan plain = small_plan("[*E]-", 2), late = late_plan("[*E]-", 2);
   EXPECT_EQ(plan_memory(late).total(), plan_memory(plain).total());
 }
 
-// Without clipping nothing needs all gradients, so that most updates run in their own step.
+// Without clipping nothing needs all gradients, so most updates run in their own step.
 TEST(OverlapUpdates, without_a_norm_most_run_beside_the_backward_pass) {
   const Plan plan = late_plan("------", 1, 0);  // units: 1 the embedding, 2 to 7, 8 final norm and head
   std::vector<std::string> carried, own;
@@ -98,7 +98,7 @@ TEST(OverlapUpdates, without_a_norm_most_run_beside_the_backward_pass) {
   EXPECT_EQ(carried, (std::vector<std::string>{"update unit.1.adamw", "update unit.3.adamw", "update unit.6.adamw"}));
   EXPECT_EQ(own, (std::vector<std::string>{"update step.numbers", "update unit.8.adamw", "update unit.7.adamw",
                                            "update unit.5.adamw", "update unit.4.adamw", "update unit.2.adamw"}));
-  // Carried ones stand in front, and no other node has moved.
+  // Carried nodes come first.
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) EXPECT_EQ(plan.nodes[i].carried, i < 3);
   EXPECT_EQ(names_before(plan, "forward main.0-.mix@0"), (std::set<std::string>{"forward embedding.lookup@0"}));
   EXPECT_EQ(names_before(plan, "forward main.1-.mix@0"),
@@ -106,7 +106,8 @@ TEST(OverlapUpdates, without_a_norm_most_run_beside_the_backward_pass) {
   EXPECT_EQ(names_before(plan, "update step.numbers"),
             (std::set<std::string>{"forward head.loss@0", "update unit.1.adamw", "update unit.3.adamw",
                                    "update unit.6.adamw"}));
-  // For what reads its weights and makes its gradients, and for the numbers: not for the end of the backward pass.
+  // It waits for nodes that read its weights, for those that add to its gradients and for the numbers, but not for the
+  // end of the backward pass.
   EXPECT_EQ(names_before(plan, "update unit.4.adamw"),
             (std::set<std::string>{"update step.numbers", "forward main.2-.mix@0", "backward main.2-.mix@0",
                                    "weight_gradient main.2-.mix@0"}));

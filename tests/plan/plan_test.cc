@@ -25,7 +25,7 @@ TEST(Plan, text_equals_the_golden_file) {
       std::filesystem::path(WEFT_SOURCE_DIR) / "tests/plan/golden/attention_experts_mlp.plan";
   if (std::getenv("WEFT_WRITE_GOLDEN")) std::ofstream(file) << text;
   EXPECT_EQ(text, read_file(file))
-      << "if the change is meant, run plan_test with WEFT_WRITE_GOLDEN=1 and look at the difference";
+      << "if the change is intended, run plan_test with WEFT_WRITE_GOLDEN=1 and review the difference";
 }
 
 TEST(Plan, brackets_change_no_node_and_no_parameter) {
@@ -68,7 +68,7 @@ TEST(Edges, follow_from_the_uses) {
   };
   EXPECT_TRUE(waits("forward main.0-.mix@0", "forward embedding.lookup@0"));
   EXPECT_TRUE(waits("weight_gradient main.0-.mix@0", "backward main.0-.mix@0"));
-  // The weight gradient holds nobody up: the embedding's waits for the MLP's backward alone.
+  // The weight gradient delays nothing: the embedding's waits only for the MLP's backward.
   EXPECT_TRUE(waits("weight_gradient embedding.lookup@0", "backward main.0-.mix@0"));
   EXPECT_FALSE(waits("weight_gradient embedding.lookup@0", "weight_gradient main.0-.mix@0"));
 }
@@ -100,8 +100,8 @@ TEST(MemoryPlan, buffers_alive_together_never_overlap_and_memory_is_reused) {
   }
 }
 
-// One copy brings a step all that the host gives to it, and nothing of what nodes write lies there.
-TEST(MemoryPlan, what_the_host_gives_lies_side_by_side_at_the_beginning) {
+// One copy transfers everything that the host writes, and nodes write nothing there.
+TEST(MemoryPlan, what_the_host_writes_is_contiguous_at_the_beginning) {
   const Plan plan = small_plan("[*E]-", 2);
   const MemoryPlan memory = plan_memory(plan);
   std::set<std::string> given, written;

@@ -8,7 +8,7 @@ namespace weft {
 
 namespace {
 
-// Items of a part; all its attention is of one kind, `+` and `D` counting as one, and so are its recurrent layers.
+// Items of a part. All its attention is of one kind (`+` and `D` count as one), and so are its recurrent layers.
 std::string random_items(Dice& dice, int most, bool segments) {
   const bool latent = dice.below(3) == 0;
   const char recurrent = dice.of({'M', 'G'});

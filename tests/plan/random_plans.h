@@ -31,13 +31,13 @@ struct RandomCase {
   DType dtype = DType::f32;
   std::int64_t experts = 4, k = 2;
   bool shared = false, tied = false, bias = false, clips = true;
-  int balance = 0;  // which of some ways to keep experts busy
+  int balance = 0;  // which way of balancing experts
 
   int ranks() const { return expert_ranks * expert_shards; }
   Layout layout() const { return Layout::of_data_and_experts(ranks(), expert_ranks); }
   std::string text() const;  // for messages
 };
-// kind train: the one thing that does not vary unless asked for.
+// Of kind `train`, unless any_kind.
 RandomCase random_case(std::uint64_t seed, bool any_kind = false);
 
 StepOptions options_of(const RandomCase& c);

@@ -1,4 +1,4 @@
-// Plans that are right are accepted: 10,000 of them.
+// 10,000 valid plans are accepted.
 #include "tests/plan/random_plans.h"
 
 #include <algorithm>
@@ -37,11 +37,11 @@ TEST(RandomPlans, are_accepted_without_a_false_alarm) {
   EXPECT_EQ(plans, all_plans);
   EXPECT_GT(woven, plans / 2);
   EXPECT_GT(exchanging, plans / 3);
-  EXPECT_GT(reusing, plans / 50) << "no plan takes memory over between lanes";
+  EXPECT_GT(reusing, plans / 50) << "too few plans take over memory between lanes";
   EXPECT_GT(patterns.size(), plans / 5);
 }
 
-// Ranks that hold other experts run the same plan: one stands for all of them.
+// Ranks that hold different experts run the same plan.
 TEST(RandomPlans, are_the_same_on_every_expert_rank) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     const RandomCase c = random_case(seed, true);

@@ -39,7 +39,7 @@ RankGroup ranks_of(std::initializer_list<int> ranks) {
 class Steps {
  public:
   Steps() {
-    plan.kind = PlanKind::gradients;  // nothing has to be used up
+    plan.kind = PlanKind::gradients;  // values need no reader
     plan.groups = {"all"};
   }
   Steps& compute(const std::string& value, double seconds, const std::vector<std::string>& from = {}) {
@@ -135,7 +135,7 @@ TEST(Cluster, prices_collectives_by_size_and_place) {
   // Latencies, then bytes: 1 s each within a machine, 4 s between.
   EXPECT_EQ(seconds(CollectiveKind::all_reduce, near), 2 * 1 + 8);
   EXPECT_EQ(seconds(CollectiveKind::all_reduce, far), 2 * 8 + 8 * 4);
-  EXPECT_EQ(seconds(CollectiveKind::all_reduce, both), 6 * 8 + 12 * 4) << "a ring goes as its slowest link";
+  EXPECT_EQ(seconds(CollectiveKind::all_reduce, both), 6 * 8 + 12 * 4) << "a ring is as slow as its slowest link";
   EXPECT_EQ(seconds(CollectiveKind::reduce_scatter, near), 1 + 4);
   EXPECT_EQ(seconds(CollectiveKind::reduce_scatter, both), 3 * 8 + 6 * 4);
   EXPECT_EQ(seconds(CollectiveKind::all_gather, near), 1 + 8);
@@ -145,13 +145,13 @@ TEST(Cluster, prices_collectives_by_size_and_place) {
   EXPECT_EQ(seconds(CollectiveKind::barrier, near), 1);
   EXPECT_EQ(seconds(CollectiveKind::barrier, both), 2 * 8);
   EXPECT_EQ(seconds(CollectiveKind::all_to_all, near), 1 + 4);
-  EXPECT_EQ(seconds(CollectiveKind::all_to_all, both), 8 + 4 * 4) << "two of four peers are elsewhere";
+  EXPECT_EQ(seconds(CollectiveKind::all_to_all, both), 8 + 4 * 4) << "two of four ranks are on the other machine";
   Cluster slow_inside = c;
   slow_inside.within.latency = 100;
   EXPECT_EQ(seconds_of(call(CollectiveKind::all_to_all, 8), both, slow_inside), 100 + 2);
 }
 
-TEST(Simulate, a_lane_goes_on_while_another_communicates) {
+TEST(Simulate, a_lane_continues_while_another_communicates) {
   Steps s;
   s.compute("x", 3).sum("x", 8).compute("y", 20).compute("z", 1, {"x", "y"});
   Cluster c = slow_cluster();
@@ -189,7 +189,7 @@ TEST(Simulate, a_collective_waits_for_the_last_rank) {
   EXPECT_EQ(estimate.all.exposed, (14 + 10) / 2.0);
 }
 
-TEST(Simulate, ranks_of_a_class_go_at_the_pace_of_their_slowest_group) {
+TEST(Simulate, ranks_of_a_class_are_as_slow_as_their_slowest_group) {
   Steps s;
   s.compute("x", 1).sum("x", 8);
   RankPlans ranks = on_ranks({&s}, {0, 0, 0, 0, 0, 0});
@@ -199,7 +199,7 @@ TEST(Simulate, ranks_of_a_class_go_at_the_pace_of_their_slowest_group) {
   EXPECT_EQ(done.seconds, 1 + 2 * 8 + 8 * 4);
 }
 
-TEST(Simulate, a_transfer_starts_when_both_ranks_have_come) {
+TEST(Simulate, a_transfer_starts_when_both_ranks_have_reached_it) {
   Steps from, to;
   from.compute("x", 2).send("x", 1).compute("y", 1);
   to.compute("z", 7).receive("x", 0).compute("y", 1, {"x"});
@@ -218,7 +218,7 @@ TEST(Simulate, a_transfer_starts_when_both_ranks_have_come) {
   EXPECT_EQ(far.classes[1].end, (Times{2, 2 + 8 + 16 * 4, 3}));
 }
 
-TEST(Simulate, transfers_of_one_node_go_at_once) {
+TEST(Simulate, transfers_of_one_node_go_together) {
   Steps a, b;
   a.compute("x", 2).transfer({{"x", 1, true}, {"y", 1, false}});
   b.compute("y", 5).transfer({{"y", 0, true}, {"x", 0, false}});
@@ -229,7 +229,7 @@ TEST(Simulate, transfers_of_one_node_go_at_once) {
   EXPECT_TRUE(check_ranks(on_ranks({&a, &b}, {0, 1})).empty());
 }
 
-// Ranks 1 and 2 run one plan, but rank 0 sends to the one first, and to the other when it has its answer.
+// Ranks 1 and 2 run the same plan, but rank 0 sends to rank 2 only after it has the answer of rank 1.
 TEST(Simulate, ranks_that_a_peer_serves_one_after_the_other_differ) {
   Steps hub, leaf;
   hub.compute("a", 1).send("a", 1).receive("b", 1).send("a", 2).receive("c", 2);
@@ -243,7 +243,7 @@ TEST(Simulate, ranks_that_a_peer_serves_one_after_the_other_differ) {
   EXPECT_EQ(done.classes[1].end, (Times{18, 19, 36}));
   EXPECT_EQ(done.classes[2].end, (Times{53, 54, 71}));
 
-  // Here rank 0 first waits for an answer to what it has not sent yet.
+  // Here rank 0 waits for an answer to something it has not sent yet.
   Steps wrong;
   wrong.compute("a", 1).send("a", 1).receive("c", 2).send("a", 2).receive("b", 1);
   EXPECT_EQ(run(on_ranks({&wrong, &leaf}, {0, 1, 1}), c).stuck.size(), 2u);
@@ -267,8 +267,9 @@ TEST(Simulate, two_ranks_that_both_send_first_wait_for_each_other) {
   EXPECT_EQ(done.stuck[0].node, NodeId(1));
   EXPECT_EQ(done.stuck[0].what, "waits in send of x@0 over 'all' for rank 1");
   EXPECT_EQ(done.stuck[1].what, "waits in send of y@0 over 'all' for rank 0");
-  expect_fault(ranks, {"none can go on", "rank 0, node 1: forward move x@0 waits in send of x@0 over 'all' for rank 1",
-                       "rank 1, node 1: forward move y@0 waits in send of y@0 over 'all' for rank 0"});
+  expect_fault(ranks,
+               {"none can proceed", "rank 0, node 1: forward move x@0 waits in send of x@0 over 'all' for rank 1",
+                "rank 1, node 1: forward move y@0 waits in send of y@0 over 'all' for rank 0"});
 }
 
 TEST(Simulate, a_send_without_its_receive) {
@@ -277,12 +278,12 @@ TEST(Simulate, a_send_without_its_receive) {
   b.compute("x", 1);
   const RankPlans ranks = on_ranks({&a, &b}, {0, 1});
   const Simulation done = run(ranks);
-  ASSERT_EQ(done.stuck.size(), 1u) << "up to a rank that has nothing left to do";
+  ASSERT_EQ(done.stuck.size(), 1u) << "the path ends at a rank that has nothing left to do";
   EXPECT_EQ(done.stuck[0].what, "waits in send of x@0 over 'all' for rank 1");
   expect_fault(ranks, {"rank 1 has no receive for what is sent here", "rank 0, node 1: forward move x@0"});
 }
 
-// A model in 8 stages of 2048 ranks; a small one, so that every damage can be checked.
+// A model in 8 stages of 2048 ranks; small, so that every kind of damage can be checked.
 class Stages : public testing::Test {
  protected:
   static constexpr int count = 8;
@@ -297,7 +298,7 @@ class Stages : public testing::Test {
   static std::size_t find(const Plan& plan, const std::string& place, int micro_batch) {
     for (std::size_t i = 0; i < plan.nodes.size(); ++i)
       if (plan.place_of(plan.nodes[i]).name == place && plan.nodes[i].micro_batch == micro_batch) return i;
-    ADD_FAILURE() << place << " is not there";
+    ADD_FAILURE() << "no node at " << place;
     return 0;
   }
   void replan(std::size_t stage) { stages.memories[stage] = plan_memory(stages.plans[stage]); }
@@ -324,7 +325,7 @@ TEST_F(Stages, without_one_receive) {
   Plan& plan = stages.plans[3];
   const std::size_t receive = find(plan, "stage.receive", 2);
   plan.nodes.erase(plan.nodes.begin() + static_cast<std::ptrdiff_t>(receive));
-  for (Node& node : plan.nodes)  // nor the read of what came
+  for (Node& node : plan.nodes)  // also removes the read of what was received
     if (node.uses > 0 && plan.value_of(plan.uses_of(node).back().buffer).name == "stage.received" &&
         node.lane == Lane::compute && node.micro_batch == 2)
       --node.uses;
@@ -332,8 +333,8 @@ TEST_F(Stages, without_one_receive) {
   expect_fault(stages.ranks, {"a send with match 2 meets a receive with match 3", "send@2", "receive@3"});
 }
 
-// Two transfers between the same ranks in another order: each pair would take what belongs to the other.
-TEST_F(Stages, that_receive_in_another_order) {
+// Two transfers between the same ranks in different orders: each would receive the data of the other.
+TEST_F(Stages, that_receive_in_a_different_order) {
   Plan& plan = stages.plans[3];
   std::swap(
       plan.collectives[static_cast<std::size_t>(plan.nodes[find(plan, "stage.receive", 0)].first_collective)].match,
@@ -341,12 +342,12 @@ TEST_F(Stages, that_receive_in_another_order) {
   expect_fault(stages.ranks, {"a send with match 0 meets a receive with match 1"});
 }
 
-// Stage 3 also sends something back before it receives, while stage 2 takes it after it has sent.
+// Stage 3 also sends something back before it receives, but stage 2 receives that only after it has sent.
 TEST_F(Stages, that_wait_for_each_other) {
   const auto insert = [&](std::size_t stage, CollectiveKind kind, int peer, std::size_t at) {
     Plan& plan = stages.plans[stage];
     const bool sends = kind == CollectiveKind::send;
-    ValueInfo info = plan.values.back();  // as what stages receive
+    ValueInfo info = plan.values.back();  // like what stages receive
     info.name = "back";
     info.storage = sends ? Storage::constant : Storage::output;
     const BufferId buffer = plan.add_buffer(plan.add_value(info));
@@ -364,7 +365,7 @@ TEST_F(Stages, that_wait_for_each_other) {
   };
   insert(3, CollectiveKind::send, 2, find(stages.plans[3], "stage.receive", 0));
   insert(2, CollectiveKind::receive, 3, find(stages.plans[2], "stage.send", 0) + 1);
-  expect_fault(stages.ranks, {"none can go on", "rank 6144, node", "waits in send of back over 'pp' for rank 4096",
+  expect_fault(stages.ranks, {"none can proceed", "rank 6144, node", "waits in send of back over 'pp' for rank 4096",
                               "forward stage.send@0 waits in send of", "over 'pp' for rank 6144"});
 }
 

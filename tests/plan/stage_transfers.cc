@@ -6,7 +6,7 @@ namespace weft {
 
 namespace {
 
-// Where a micro-batch comes in and goes out.
+// Where a micro-batch enters and leaves a stage.
 struct Ends {
   std::int32_t first = -1, last = -1;  // forward nodes
   BufferId sent;                       // what the last one writes

@@ -1,6 +1,6 @@
-// A pass for tests and benches: makes a pipeline of a plan. Every stage runs all of the plan; in every micro-batch it
-// receives an activation from the stage before, which its first forward node reads, and sends the output of its last layer to
-// the next stage.
+// A pass for tests and benches: turns a plan into a pipeline. Every stage runs the whole plan; in every micro-batch it
+// receives an activation from the previous stage, which its first forward node reads, and sends the output of its last
+// layer to the next stage.
 #pragma once
 
 #include <deque>
@@ -22,7 +22,7 @@ struct StagePlans {
 };
 // For all ranks of the layout: one plan per stage of its axis pp. `plan`: of a rank of that layout.
 StagePlans make_stages(const Plan& plan, const Layout& layout);
-// `stages` stages of so many ranks each; the first stage has ranks 0, 1 ...
+// `stages` stages of `ranks` ranks each; the first stage has ranks 0, 1, ...
 Layout staged_layout(int stages, int ranks, int expert_ranks);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// The JSON form holds everything that an executor goes by.
+// The JSON form holds everything that an executor uses.
 #include "weft/plan/text.h"
 
 #include <gtest/gtest.h>
@@ -30,9 +30,9 @@ Sample sample() {
   return s;
 }
 
-TEST(PlanJson, says_what_every_lane_waits_for) {
+TEST(PlanJson, holds_what_every_lane_waits_for) {
   const Sample s = sample();
-  ASSERT_FALSE(s.memory.reuses.empty()) << "choose a sample in which memory goes from lane to lane";
+  ASSERT_FALSE(s.memory.reuses.empty()) << "choose a sample in which lanes take over memory from each other";
   const std::vector<LaneMarks> waits = lane_waits(s.plan, s.memory);
   for (std::size_t i = 0; i < s.plan.nodes.size(); ++i) {
     LaneMarks told = no_marks;
@@ -48,7 +48,7 @@ TEST(PlanJson, says_what_every_lane_waits_for) {
   }
 }
 
-TEST(PlanJson, says_what_every_collective_carries) {
+TEST(PlanJson, holds_what_every_collective_carries) {
   const Sample s = sample();
   int counted = 0, from_a_row = 0;
   for (std::size_t i = 0; i < s.plan.nodes.size(); ++i) {
@@ -71,7 +71,7 @@ TEST(PlanJson, says_what_every_collective_carries) {
   EXPECT_EQ(from_a_row, 1);  // the norm of the experts' gradients
 }
 
-TEST(PlanJson, says_where_every_buffer_lies_and_how_it_is_used) {
+TEST(PlanJson, holds_where_every_buffer_is_and_how_it_is_used) {
   const Sample s = sample();
   EXPECT_EQ(s.json["kind"], "train");
   EXPECT_EQ(s.json["memory"]["arena"], s.memory.arena);

@@ -31,7 +31,7 @@ Timeline lanes(int ranks, const std::vector<std::array<int, 4>>& events) {
   return t;
 }
 
-// Sums of a few numbers of up to 0.1 differ from exact ones by some 1e-17.
+// Sums of a few numbers of up to 0.1 differ from exact ones by about 1e-17.
 constexpr double rounding = 1e-15;
 
 void expect_overlap(const Overlap& o, double span, double compute, double communication, double hidden, double exposed,
@@ -102,7 +102,7 @@ TEST(Tracks, follow_rank_and_lane_and_split_what_overlaps) {
   EXPECT_EQ(tracks[3].rank, 1);
 }
 
-TEST(Tracks, take_a_rounding_error_for_what_it_is) {
+TEST(Tracks, ignore_a_rounding_error) {
   Timeline t = lanes(1, {{0, 0, 0, 1}, {0, 0, 1, 2}});
   t.events[1].start -= 1e-13;
   EXPECT_EQ(tracks_of(t).size(), 1u);
@@ -117,7 +117,7 @@ std::string complaint(Timeline t) {
   return "";
 }
 
-TEST(CheckTimeline, names_what_cannot_be) {
+TEST(CheckTimeline, names_what_is_impossible) {
   const Timeline good = lanes(2, {{0, 0, 0, 1}, {1, 0, 1, 2}});
   EXPECT_EQ(complaint(good), "");
   Timeline t = good;
@@ -186,7 +186,7 @@ TEST(Perfetto, writes_ranks_lanes_nodes_and_memory) {
   ASSERT_EQ(nodes.size(), 3u);
   const Json& node = nodes[0];
   EXPECT_EQ(node["name"], "main.0E.experts");
-  EXPECT_EQ(node["ts"], 0.0);  // microseconds from the first event on
+  EXPECT_EQ(node["ts"], 0.0);  // microseconds from the first event
   EXPECT_EQ(node["dur"], 2000.0);
   EXPECT_EQ(node["pid"], 0);
   const Json expected = parse_json(R"({"micro_batch":7,"layer":"main.0E","phase":"backward","unit":2,"flops":3000000000,
@@ -209,7 +209,7 @@ TEST(Perfetto, leaves_buffers_out_of_a_large_trace_and_says_so) {
   }
 }
 
-TEST(Perfetto, gives_overlapping_events_threads_of_their_own) {
+TEST(Perfetto, gives_overlapping_events_separate_threads) {
   const Json json = parse_json(perfetto_trace(lanes(1, {{0, 1, 0, 4}, {0, 1, 2, 6}})), "trace");
   std::vector<Json> threads;
   for (const Json& e : json["traceEvents"])
@@ -283,7 +283,7 @@ TEST(TimelinePage, stores_what_equal_ranks_do_once) {
   EXPECT_LT(large - small, 50u * 250);  // a rank is two short entries and its overlap
 }
 
-TEST(TimelinePage, takes_about_ten_bytes_an_event) {
+TEST(TimelinePage, takes_about_ten_bytes_per_event) {
   Timeline t = lanes(1, {});
   for (int i = 0; i < 100'000; ++i) t.events.push_back({0, i % 2, i / 100 % 64, i * 1.3e-4, i * 1.3e-4 + 1.1e-4});
   EXPECT_LT(timeline_page(t).size(), timeline_page(lanes(1, {})).size() + 12u * t.events.size());

@@ -1,7 +1,7 @@
 // The three kinds of failure (docs/errors.md).
-//   UserError  the request was wrong; the message tells what, where, and what to do instead. Exit code 2.
+//   UserError  the request was wrong; the message states what, where, and what to do instead. Exit code 2.
 //   RunError   something outside failed during the run (file system, a peer, memory, a NaN). Exit code 1.
-//   BugError   an invariant of Weft's does not hold; WEFT_CHECK throws it with the values.
+//   BugError   an invariant of Weft does not hold; WEFT_CHECK throws it with the values.
 #pragma once
 
 #include <stdexcept>
@@ -36,7 +36,7 @@ class BugError : public std::logic_error {
 
 }  // namespace weft
 
-// WEFT_CHECK(condition, "format {}", values...): an invariant of Weft's. Always on.
+// WEFT_CHECK(condition, "format {}", values...): throws BugError unless the condition holds. Always on.
 #define WEFT_CHECK(condition, ...)                                                                  \
   do {                                                                                              \
     if (!(condition)) ::weft::fail_check(#condition, __FILE__, __LINE__, fmt::format(__VA_ARGS__)); \

@@ -14,9 +14,9 @@ std::string read_file(const std::filesystem::path& file);
 // RunError on failure: see NewFile.
 void write_file_atomically(const std::filesystem::path& file, std::string_view bytes);
 
-// A file that gets its name, replacing any file of that name, only when `commit` returns. Until then it is written under
-// a temporary name in the same folder and is removed with this object. A symbolic link is kept: its target is replaced.
-// A path that is not a regular file (a pipe), or that is this process's output (/dev/stdout, wherever it goes), is
+// A file that takes its name, replacing any file of that name, only when `commit` returns. Until then it has a
+// temporary name in the same folder and is removed with this object. A symbolic link is kept: its target is replaced. A
+// path that is not a regular file (a pipe), or that is this process's output (/dev/stdout, wherever it goes), is
 // written to directly. RunError when the file system fails.
 class NewFile {
  public:

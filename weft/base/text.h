@@ -1,4 +1,4 @@
-// Text for people: a caret under a mistake, the nearest name, sizes and times.
+// Human-readable text: a caret under a mistake, the nearest name, sizes and times.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,7 @@ namespace weft {
 
 std::vector<std::optional<NodeTime>> in_background(std::span<const BackgroundUpdate> updates) {
   std::vector<std::optional<NodeTime>> times;
-  double free = 0;  // from here on
+  double free = 0;  // when the processors are free again
   for (const BackgroundUpdate& u : updates) {
     free = std::max(free, u.ready);
     const NodeTime time{free, free + u.seconds};

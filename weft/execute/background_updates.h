@@ -1,4 +1,4 @@
-// Which updates a few processors have done before their results are needed.
+// Decides which updates a few processors can finish before their results are needed.
 #pragma once
 
 #include <optional>
@@ -9,13 +9,13 @@
 
 namespace weft {
 
-// An update on its part of the processors, beside the compute lane, in that lane's time (seconds): when what it needs is
-// there, when its result is needed, how long it takes.
+// An update on its share of the processors, beside the compute lane. Seconds on that lane's clock: when its inputs are
+// ready, when its result is needed, and how long it takes.
 struct BackgroundUpdate {
   double ready = 0, deadline = 0, seconds = 0;
 };
-// Updates run one after another. When each does if it is done in time; the others have to take all processors, and the
-// compute lane stands still meanwhile.
+// Updates run one after another. Returns when each runs, or nullopt for an update that would be late: it must take all
+// processors, and the compute lane waits meanwhile.
 std::vector<std::optional<NodeTime>> in_background(std::span<const BackgroundUpdate> updates);
 
 }  // namespace weft

@@ -5,9 +5,9 @@
 namespace weft {
 
 namespace {
-// Steps of a division. Those before it are queued node by node, and a GPU is not at its limit of power then: for most of a
-// second after such a rest, steps were up to 4 in 100 quicker than later, some divisions more so than others. What steps
-// differ by is chance, about one in a hundred.
+// Steps per division. The steps before them are queued node by node, so the GPU is below its power limit: for most of a
+// second afterwards, steps were up to 4% faster than later, more so with some divisions than with others. Steps vary
+// randomly by about 1%.
 constexpr int least_warmups = 3, most_warmups = 12, timings = 6;
 constexpr double warm_seconds = 1;
 }  // namespace

@@ -1,5 +1,5 @@
-// Which division of a device's processors between updates and the forward pass beside them is fastest: tried at the
-// beginning of a run, a few steps each. Results have the same bits with any, so nothing but time depends on it.
+// Finds the fastest division of a device's processors between updates and the forward pass beside them, by trying each
+// for a few steps at the start of a run. Results are bitwise the same with any division.
 #pragma once
 
 #include <cstddef>
@@ -10,20 +10,21 @@ namespace weft {
 
 class DivisionTrials {
  public:
-  // What the next step is for. An operation that meets a number of processors for the first time may measure, so it
-  // cannot be recorded; how long updates take says which nodes run beside them; a graph's first launches are no measure.
+  // What the next step is for. meet: an operation that sees a number of processors for the first time may time its
+  // variants, so the step cannot be recorded. watch: the duration of updates decides which nodes run beside them. warm:
+  // a graph's first launches are not representative.
   enum class Stage { meet, watch, warm, time, settled };
 
-  // candidates: processors for updates; `all` of them: no division. At least one, and one alone is not timed.
+  // candidates: processors for updates; `all` means no division. At least one candidate; a single one is not timed.
   DivisionTrials(std::vector<int> candidates, int all);
 
   Stage stage() const { return stage_; }
   int processors() const { return candidates_[current_]; }
   bool divides() const { return processors() < all_; }
   bool settled() const { return stage_ == Stage::settled; }
-  // Of every division that was timed: processors for updates, mean seconds of a step.
+  // For every timed division: processors for updates, mean seconds per step.
   const std::vector<std::pair<int, double>>& timed() const { return timed_; }
-  // A step of this stage took so long. Whether the division is timed with it and was the quickest so far.
+  // Call after each step of a stage. True if the step completed the timing of a division that is the fastest so far.
   bool passed(double seconds);
 
  private:
@@ -36,7 +37,7 @@ class DivisionTrials {
   Stage stage_ = Stage::meet;
 };
 
-// None and a handful below half of them: even numbers, since a GPU's blocks often come in pairs.
+// No division, and a few that give updates less than half: even numbers, since a GPU's blocks often come in pairs.
 std::vector<int> divisions_to_try(int all);
 
 }  // namespace weft

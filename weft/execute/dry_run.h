@@ -1,5 +1,5 @@
-// Runs a node's arithmetic on tensors without memory: for devices that count (device/null), to price a plan and to learn
-// which operations it needs.
+// Runs a node's operations on tensors without memory, for devices that only count (device/null): to price a plan and to
+// find out which operations it needs.
 #pragma once
 
 #include "weft/device/device.h"
@@ -10,7 +10,7 @@
 namespace weft {
 
 struct DryRun {
-  // Of routed values: what is used on average, or all that there is room for.
+  // Rows of routed values: those in use on average, or all that there is room for.
   enum class Rows { in_use, all } rows = Rows::in_use;
   Store store = Store::add;  // how contributions are stored
 };
@@ -18,7 +18,7 @@ struct DryRun {
 void dry_run(const Module& module, const Plan& plan, const Node& node, const Operations& operations, Stream& stream,
              const DryRun& how = {});
 
-// Operations that the plan needs and the device lacks, by name.
+// Names of the operations that the plan needs and the device lacks.
 std::vector<std::string> missing_operations(const Module& module, const Plan& plan, const Device& device);
 
 }  // namespace weft

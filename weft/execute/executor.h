@@ -1,4 +1,4 @@
-// Runs the steps of a plan, lanes beside each other.
+// Runs the steps of a plan, its lanes in parallel.
 #pragma once
 
 #include <functional>
@@ -19,30 +19,30 @@ struct NodeTime {
 class Executor {
  public:
   virtual ~Executor() = default;
-  // Returns when the step is done and the plan's results are on the host, and rethrows the first error of any lane when
-  // all lanes have stopped. on_error is called at once, from the lane's thread: to end waits of other ranks.
+  // Returns when the step is done and the plan's results are on the host. Rethrows the first error of any lane once all
+  // lanes have stopped. on_error is called immediately, from the lane's thread, to end the waits of other ranks.
   virtual void run_step(const std::function<void(const std::string&)>& on_error = {}) = 0;
   // Node times of the last step; empty unless asked for.
   virtual void keep_times(bool keep) = 0;
   virtual const std::vector<NodeTime>& times() const = 0;
   virtual double began() const = 0;  // of the last step, in seconds of the machine's steady clock
-  // The next step finds no updates that one before has left to it.
+  // The next step has no updates left over from the previous one.
   virtual void nothing_carried() {}
-  // What it found out to be quickest in the first steps, for the log; "" while it tries or if there is nothing to choose.
+  // What was fastest in the first steps, for the log; "" while still trying, or if there is nothing to choose.
   virtual std::string choice() const { return {}; }
-  // Where every lane stands, for reports; from any thread.
+  // The node that every lane is at, for reports. May be called from any thread.
   virtual std::string status() const = 0;
   // How steps reach the device, for the log; "" where there is nothing to report.
   virtual std::string launch_text() const { return ""; }
 };
 
 struct ExecutorOptions {
-  bool graph = true;                     // a device that queues its work replays steps as one graph where it can
-  std::optional<int> update_processors;  // for updates that run beside other nodes, 0: no division; unset: tried out
+  bool graph = true;                     // replay steps as one graph, on a device that queues its work
+  std::optional<int> update_processors;  // for updates that run beside other nodes; 0: no division; unset: tried out
 };
 
-// For a device that queues its work: one thread queues all lanes, or replays them as a graph, where nothing waits on the
-// host. Otherwise a thread per lane. memory: what the streams of lanes work in.
+// On a device that queues its work, if nothing in a step waits on the host, one thread queues all lanes or replays them
+// as a graph. Otherwise each lane has a thread. memory: scratch memory of the lanes' streams.
 std::unique_ptr<Executor> make_executor(const PreparedPlan& plan, Device& device, Stream& stream,
                                         const ExecutorOptions& options = {}, const StreamMemory& memory = {});
 

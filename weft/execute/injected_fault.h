@@ -1,4 +1,4 @@
-// A deliberate fault at one node of one rank, to see that a run ends well when something breaks (docs/errors.md).
+// A deliberate fault at one node of one rank, to test that a run ends cleanly when something breaks (docs/errors.md).
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 namespace weft {
 
 struct InjectedFault {
-  // error: the node throws. stall: it never ends. kill: SIGKILL ends the process. counts: an exchange asks for one
-  // element less than its peer sends.
+  // error: the node throws. stall: it never ends. kill: SIGKILL ends the process. counts: an exchange expects one
+  // element fewer than its peer sends.
   enum class Kind : unsigned char { none, error, stall, kill, counts } kind = Kind::none;
   std::int64_t node = -1;
   std::int64_t rank = 0;
@@ -24,7 +24,7 @@ struct InjectedFault {
 // "error@37:1": kind, node and rank. UserError for anything else.
 InjectedFault parse_fault(const std::string& text);
 
-// UserError where it can hit nothing: there is no such rank or node, or a node of `counts` exchanges no tokens.
+// UserError if the fault cannot occur: there is no such rank or node, or the node of `counts` exchanges no tokens.
 void require_target(const InjectedFault& fault, const Plan& plan, std::int64_t ranks);
 
 }  // namespace weft

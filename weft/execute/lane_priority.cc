@@ -13,7 +13,7 @@ void put_communication_first() {
   sched_attr attributes{};
   attributes.size = sizeof(attributes);
   attributes.sched_policy = SCHED_NORMAL;
-  attributes.sched_runtime = 100'000;  // ns; from Linux 6.12 on a short slice preempts a longer one, for any user
+  attributes.sched_runtime = 100'000;  // ns; since Linux 6.12 a short slice preempts a longer one, for any user
   attributes.sched_nice = nice;
   if (syscall(SYS_sched_setattr, 0, &attributes, 0) == 0) return;
   attributes.sched_nice = getpriority(PRIO_PROCESS, 0);

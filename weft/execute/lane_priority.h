@@ -2,9 +2,9 @@
 
 namespace weft {
 
-// Lets the calling thread, which communicates and seldom computes, run as soon as it wakes up although every core is
-// busy: otherwise it waits for the end of a time slice, some milliseconds, and with it its peers. Where the system does
-// not allow it, nothing changes.
+// Lets the calling thread, which communicates and rarely computes, run as soon as it wakes up even if every core is
+// busy. Otherwise it waits for the end of a time slice, a few milliseconds, and its peers wait too. Has no effect where
+// the system does not allow it.
 void put_communication_first();
 
 }  // namespace weft

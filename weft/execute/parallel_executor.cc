@@ -11,7 +11,7 @@ namespace weft {
 
 namespace {
 
-constexpr int spins = 2000;  // a hand-over asleep costs tens of microseconds, spinning a fraction of one
+constexpr int spins = 2000;  // waking a sleeping thread takes tens of microseconds, a spinning one a fraction of one
 constexpr std::uint32_t everything = 1u << 28;  // ends every wait of a failed step
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -80,7 +80,7 @@ void ParallelExecutor::build_queues() {
     }
     return at;
   };
-  queue_of(Lane::compute);                                                // always the first
+  queue_of(Lane::compute);                                                // always first
   const std::vector<LaneMarks> waits = lane_waits(plan, plan_.memory());  // last node of each other lane to wait for
   std::vector<std::uint32_t> position(plan.nodes.size());                 // in its lane, from 1
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
@@ -141,7 +141,7 @@ bool ParallelExecutor::run_nodes(LaneQueue& queue, Stream& stream) {
 
 void ParallelExecutor::finish_queued(const LaneQueue& queue, Stream& stream) {
   try {
-    plan_.wait(stream);  // after a failure too: what is queued uses the plan's memory
+    plan_.wait(stream);  // after a failure too: queued work uses the plan's memory
   } catch (...) {
     fail(std::current_exception(), queue);
   }
@@ -156,7 +156,7 @@ void ParallelExecutor::run_lane(int lane, Stream& stream) {
   try {
     device_.bind_thread();
     if (lane > 0) start_->wait_on(stream);
-  } catch (...) {  // a GPU that another lane's kernel has broken
+  } catch (...) {  // another lane's kernel may have broken the GPU
     return fail(std::current_exception(), queue);
   }
   run_nodes(queue, stream);
@@ -182,8 +182,8 @@ void ParallelExecutor::fail(std::exception_ptr error, const LaneQueue& queue) {
   } catch (...) {
   }
   {
-    // Another lane may hear from its communicator that this rank has failed before the lane that failed comes here:
-    // what it only heard gives way to the reason, which names the node.
+    // Another lane may hear from its communicator that this rank has failed before the failed lane gets here. The
+    // original error, which names the node, then replaces the one that was only heard of.
     const std::lock_guard lock(error_mutex_);
     if (!error_ || (only_heard_ && !heard)) {
       error_ = error;

@@ -1,7 +1,7 @@
-// Runs a plan with a thread a lane: every node starts when the nodes it must wait for are done, in the order of its
-// lane. Lanes run in order, so "node n is done" is "its lane has come past n": a few counters, no locks. On a device that
-// queues its work, "done" is "queued", and the stream waits for an event behind the node: so a lane that must wait on the
-// host, for other ranks or for the sizes of what they exchange, does not keep the others from queueing.
+// Runs a plan with a thread per lane. A node starts when the nodes it waits for are done. Each lane runs in order, so
+// "node n is done" means "its lane has passed n": a few counters, no locks. On a device that queues its work, "done"
+// means "queued", and the stream waits for an event recorded after the node. So a lane that waits on the host, for
+// other ranks or for the sizes of what they exchange, does not keep the others from queueing.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ namespace weft {
 
 class ParallelExecutor : public Executor {
  public:
-  // The compute lane runs on the calling thread and `stream`; every other lane that the plan uses has a thread.
+  // The compute lane runs on the calling thread and `stream`; every other lane that the plan uses has its own thread.
   // why_no_graph: why a device that queues its work does not replay steps as a graph.
   ParallelExecutor(const PreparedPlan& plan, Device& device, Stream& stream, std::string why_no_graph = {});
   ~ParallelExecutor() override;
@@ -46,7 +46,7 @@ class ParallelExecutor : public Executor {
     Lane lane = Lane::compute;
     std::vector<LaneNode> nodes;
     alignas(64) std::atomic<std::uint32_t> passed{0};
-    std::unique_ptr<Stream> stream;  // of lanes with a thread of their own
+    std::unique_ptr<Stream> stream;  // of lanes with their own thread
     std::thread thread;
   };
 
@@ -64,11 +64,11 @@ class ParallelExecutor : public Executor {
   Device& device_;
   Stream& stream_;
   const std::string why_no_graph_;
-  const bool queues_;  // the device's operations only queue their work
+  const bool queues_;  // operations return when their work is queued
   std::vector<std::unique_ptr<LaneQueue>> lanes_;
   std::vector<NodeTime> times_;
   std::unique_ptr<Event> start_;                    // of a step, where work is queued
-  std::vector<std::unique_ptr<Event>> node_times_;  // before and behind each node
+  std::vector<std::unique_ptr<Event>> node_times_;  // before and after each node
   double begin_ = 0;
   const std::function<void(const std::string&)>* on_error_ = nullptr;
   std::atomic<std::uint32_t> round_{0}, running_{0};

@@ -26,7 +26,7 @@ class NodeRun : public Run {
   Tensor operator[](ValueId value) const override { return bound_[index_of(value)]; }
   Store store(ValueId value) const override {
     const BufferUse& use = uses_[index_of(value)];
-    WEFT_CHECK(use.access == Access::add, "value {} is not added to here", value.value);
+    WEFT_CHECK(use.access == Access::add, "the piece does not add to value {}", value.value);
     return use.contribution == 0 ? Store::write : Store::add;
   }
 
@@ -103,7 +103,7 @@ PreparedPlan::PreparedPlan(const Module& module, Plan plan, MemoryPlan memory, D
   }
 }
 
-// Room for what exchanges count, by lane, so that a step allocates nothing.
+// Reserves memory for the counts of exchanges, by lane, so that a step allocates nothing.
 void PreparedPlan::reserve_counts() {
   std::array<std::size_t, lane_count> copied{}, elements{};
   for (const Node& node : plan_.nodes) {
@@ -138,7 +138,7 @@ void PreparedPlan::run_node(NodeId id, Stream& stream, bool wait) const {
   try {
     run(id, stream);
     if (wait) this->wait(stream);
-  } catch (const PeerError&) {  // another rank's; it has said where
+  } catch (const PeerError&) {  // another rank's, which names the node itself
     throw;
   } catch (const std::exception& e) {
     throw RunError("node {}, {}: {}", id.value, plan_.name_of(plan_.nodes[id.index()]), e.what());
@@ -172,11 +172,11 @@ void PreparedPlan::run(NodeId id, Stream& stream) const {
       sum_of_squares(plan_, node, device_.operations(), stream, [this](BufferId buffer) { return tensor_of(buffer); });
       break;
     case NodeKind::release:
-      break;  // the memory plan gives it back
+      break;  // the memory plan reuses the memory
   }
 }
 
-// Copies counts i32 [peers, n] to the host and adds each peer's up: its first half of uses into the second.
+// Copies counts, i32 [peers, n], to the host and sums them per peer: the first half of the uses into the second half.
 void PreparedPlan::wait_for_counts(const Node& node, Stream& stream) const {
   const auto uses = plan_.uses_of(node);
   const std::size_t half = uses.size() / 2;
@@ -227,7 +227,7 @@ void PreparedPlan::communicate(const Node& node, Stream& stream, bool wrong_coun
         break;
       case CollectiveKind::send:
       case CollectiveKind::receive: {
-        // Those that follow each other go at once, so that two ranks may send to each other.
+        // Consecutive transfers go together, so that two ranks may send to each other.
         std::vector<Transfer>& transfers = transfers_[static_cast<std::size_t>(node.lane)];
         const bool sends = c.kind == CollectiveKind::send;
         transfers.push_back(
@@ -245,7 +245,7 @@ void PreparedPlan::communicate(const Node& node, Stream& stream, bool wrong_coun
   }
 }
 
-// Elements for and from each peer: even parts, or rows that the host has waited for.
+// Elements to and from each peer: equal parts, or the row counts that the host has waited for.
 void PreparedPlan::exchange(Communicator& comm, Lane lane, const NodeCollective& c, Stream& stream,
                             bool wrong_counts) const {
   const Tensor send = tensor_of(c.send), receive = tensor_of(c.receive);
@@ -280,7 +280,7 @@ template <class T>
 std::span<T> PreparedPlan::input(ValueId value, int micro_batch, DType dtype) const {
   const ValueInfo& info = plan_.values[value.index()];
   const std::int64_t offset = memory_.offset[buffer(value, micro_batch).index()];
-  WEFT_CHECK(offset >= 0 && offset < memory_.inputs_end, "{} is not given by the host", info.name);
+  WEFT_CHECK(offset >= 0 && offset < memory_.inputs_end, "the host does not provide {}", info.name);
   WEFT_CHECK(info.dtype == dtype, "{} is {}", info.name, name_of(info.dtype));
   return {reinterpret_cast<T*>(host_->data() + offset), static_cast<std::size_t>(info.shape.elements())};
 }
@@ -315,7 +315,7 @@ std::vector<double> PreparedPlan::read(Stream& stream, ValueId value, int micro_
 
 std::byte* PreparedPlan::result_memory(ValueId value) const {
   const std::int64_t offset = memory_.offset[buffer(value, -1).index()];
-  WEFT_CHECK(offset >= memory_.inputs_end && offset < memory_.step_values_end, "{} is no result of a step",
+  WEFT_CHECK(offset >= memory_.inputs_end && offset < memory_.step_values_end, "{} is not a result of a step",
              plan_.values[value.index()].name);
   return host_->data() + offset;
 }
@@ -328,7 +328,7 @@ void PreparedPlan::queue_results(Stream& stream) const {
 }
 
 std::vector<double> PreparedPlan::result(ValueId value) const {
-  WEFT_CHECK(std::find(results_.begin(), results_.end(), value) != results_.end(), "{} is not brought to the host",
+  WEFT_CHECK(std::find(results_.begin(), results_.end(), value) != results_.end(), "{} is not copied to the host",
              plan_.values[value.index()].name);
   const Tensor from = tensor(value);
   return unpack(std::span(result_memory(value), from.bytes()), from.dtype);
@@ -341,7 +341,7 @@ void run_to_the_end(Stream& stream, const std::function<void()>& queue) {
     const std::exception_ptr why = std::current_exception();
     try {
       stream.synchronize();
-    } catch (...) {  // a device that is broken runs nothing any more
+    } catch (...) {  // a broken device runs nothing anyway
     }
     std::rethrow_exception(why);
   }

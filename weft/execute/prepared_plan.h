@@ -1,5 +1,4 @@
-// A plan made ready to run: memory for every buffer, tensors for every use, constants computed. From then on a step
-// allocates nothing.
+// A plan made ready to run: memory for every buffer, tensors for every use, constants computed. Steps allocate nothing.
 #pragma once
 
 #include <array>
@@ -19,8 +18,8 @@ namespace weft {
 
 class PreparedPlan {
  public:
-  // Everything given must outlive this. groups: absent for a plan of one rank. UserError names the operations that the
-  // plan needs and the device lacks.
+  // All references must outlive this. groups: null for a plan of one rank. UserError names the operations that the plan
+  // needs and the device lacks.
   PreparedPlan(const Module& module, Plan plan, MemoryPlan memory, Device& device, const ModelStorage& storage,
                Stream& stream, const RankGroups* groups = nullptr);
   PreparedPlan(const Module& module, const Plan& plan, Device& device, const ModelStorage& storage, Stream& stream,
@@ -35,7 +34,7 @@ class PreparedPlan {
     return groups_ ? groups_->used_by(plan_) : std::vector<Communicator*>{};
   }
 
-  // Something goes wrong at a node from now on. world: of this rank, null for one rank; outlives this.
+  // From now on the fault occurs at its node. world: of this rank, null for one rank; outlives this.
   void inject(const InjectedFault& fault, const World* world) {
     fault_ = fault;
     world_ = world;
@@ -43,30 +42,30 @@ class PreparedPlan {
 
   // RunError naming the node when it fails; PeerError when another rank did. wait: also for queued work.
   void run_node(NodeId node, Stream& stream, bool wait = false) const;
-  // Until all work queued there is done. PeerError when another rank has failed: what it did not send is not there, and a
-  // device's stream that runs empty does not tell.
+  // Waits for all work queued on the stream. PeerError when another rank has failed: its data is missing, and the
+  // stream itself reports no error.
   void wait(Stream& stream) const {
     stream.synchronize();
     if (groups_) groups_->world().throw_if_ended();
   }
   void touch_memory() const { arena_->touch(); }
 
-  // What the host gives to a step, to be written while none is under way: inputs, and step values that no node writes
-  // (micro_batch -1). It lies in memory of the host, and a step begins with one copy of all of it to the device, queued by
-  // who runs the step. So the host only writes and launches; and what is not written anew is what it was.
+  // What the host provides to a step, written while none is running: inputs, and step values that no node writes
+  // (micro_batch -1). It is in host memory; a step begins with one copy of all of it to the device, queued by whoever
+  // runs the step. Values that are not rewritten keep their contents.
   std::span<std::int32_t> input_ints(ValueId value, int micro_batch) const;
   std::span<double> input_doubles(ValueId value, int micro_batch = -1) const;
   void queue_inputs(Stream& stream) const;
-  // Values of the step that the host wants behind each: an executor queues their way to it with the step's work, so that
-  // nobody waits a second time.
+  // Step values that the host reads after each step. An executor queues the copies to the host with the step's work, so
+  // that reading them needs no second wait.
   void set_results(std::vector<ValueId> values) { results_ = std::move(values); }
   void queue_results(Stream& stream) const;
   std::vector<double> result(ValueId value) const;  // the last step's, once it is done
-  // Other access between steps; both wait for the stream. write: f64, a step value that nodes write.
+  // Other access between steps; `write` and `read` wait for the stream. write: f64, a step value that nodes write.
   Tensor tensor(ValueId value, int micro_batch = -1) const;
   void write(Stream& stream, ValueId value, std::span<const double> values) const;
   std::vector<double> read(Stream& stream, ValueId value, int micro_batch = -1) const;
-  // Bytes of the arena in use at most so far: the end of the furthest buffer that a node has touched.
+  // Most bytes of the arena in use so far: the end of the furthest buffer that a node has touched.
   std::int64_t arena_high_water() const { return high_water_.load(); }
 
  private:
@@ -87,14 +86,14 @@ class PreparedPlan {
   MemoryPlan memory_;
   Device& device_;
   std::unique_ptr<Memory> arena_;
-  std::unique_ptr<Memory> host_;  // the host's image of the arena's beginning: inputs and step values
+  std::unique_ptr<Memory> host_;  // host copy of the arena's beginning: inputs and step values
   std::vector<ValueId> results_;
   const RankGroups* groups_;
-  std::vector<std::int64_t> counts_;                                          // buffers of the host's memory
+  std::vector<std::int64_t> counts_;                                          // buffers in host memory
   std::unique_ptr<Memory> counts_memory_;                                     // where counts arrive from the device
   std::array<std::span<std::byte>, lane_count> copied_counts_;                // its parts, by lane
-  mutable std::array<std::vector<std::int64_t>, lane_count> element_counts_;  // of the exchange that the lane makes
-  mutable std::array<std::vector<Transfer>, lane_count> transfers_;           // that a lane makes at once
+  mutable std::array<std::vector<std::int64_t>, lane_count> element_counts_;  // of the lane's current exchange
+  mutable std::array<std::vector<Transfer>, lane_count> transfers_;           // that a lane makes together
   std::vector<Tensor> tensors_;                                               // by buffer
   std::vector<Tensor> bound_;                                                 // by use
   std::vector<BufferId> lookup_;  // (micro_batch + 1) * values + value -> buffer
@@ -103,10 +102,10 @@ class PreparedPlan {
   const World* world_ = nullptr;
 };
 
-// Runs `queue` and waits for what it has queued, also where it fails halfway: work uses memory of the caller.
+// Runs `queue` and waits for what it queued, even if it fails halfway: the work uses memory of the caller.
 void run_to_the_end(Stream& stream, const std::function<void()>& queue);
 
-// Runs one node after another, in the order of the list: the oracle. Results are on the host in the end.
+// Runs one node after another, in list order: the oracle. Afterwards the results are on the host.
 void run_serially(const PreparedPlan& plan, Stream& stream);
 
 }  // namespace weft

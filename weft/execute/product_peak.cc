@@ -18,7 +18,7 @@ double measure_product_peak(Device& device, DType dtype, std::int64_t size) {
   const std::uint64_t key = random_key(0, "product_peak");
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(random_normal(key, i));
   device.copy_in(*stream, random->data(), numbers.data(), numbers.size() * sizeof(float));
-  // Zeros would need less power than numbers do, and run faster.
+  // Not zeros: they need less power and would run faster.
   const Tensor from(random->data(), DType::f32, {block});
   const Tensor both(memory->data(), dtype, {2 * count});
   for (std::int64_t at = 0; at < 2 * count; at += block) {

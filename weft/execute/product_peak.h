@@ -4,8 +4,8 @@
 
 namespace weft {
 
-// FLOP a second of a product of two square matrices of random numbers [size, size], in `dtype`: what a device that queues
-// its work reaches at best. The median of a few runs. Takes 3 size^2 elements of device memory for as long as it runs.
+// The FLOP/s that a device that queues its work reaches at best: the median of a few products of two random matrices
+// [size, size] in `dtype`. Uses 3 size^2 elements of device memory while it runs.
 double measure_product_peak(Device& device, DType dtype, std::int64_t size = 8192);
 
 }  // namespace weft

@@ -11,7 +11,7 @@ RankGroups::RankGroups(World& world, Device& device, const Layout& layout)
 
 namespace {
 
-// Ordered, so that all ranks make them alike.
+// Ordered, so that all ranks create them in the same order.
 std::set<std::pair<GroupId, Lane>> needed_by(const Plan& plan) {
   std::set<std::pair<GroupId, Lane>> needed;
   for (const Node& node : plan.nodes)

@@ -1,5 +1,5 @@
-// From a model and a layout to a step that is ready to be checked, priced, drawn or run: the one place where module,
-// updates, plan and memory are put together.
+// From a model and a layout to a step that can be checked, priced, drawn or run: the one place where module, updates,
+// plan and memory are put together.
 #pragma once
 
 #include "weft/model/builder.h"
@@ -23,12 +23,12 @@ struct StepPlan {
   Plan plan;
   MemoryPlan memory;
 
-  // The plans of all ranks of the layout, as far as this rank knows them: all run this one. Refers to this value.
+  // The plans of all ranks of the layout: all run this one. Refers to this object.
   RankPlans ranks() const { return same_on_all_ranks(module.layout, plan, memory); }
 };
 
-// Plans that evaluate get no updates; those that make gradients alone get no optimizer state. Where logits are kept, no
-// expert drops a token, so that what one token gets does not depend on those after it.
+// Plans that evaluate get no updates; plans that only compute gradients get no optimizer state. Where logits are kept,
+// no expert drops a token, so that the result of a token does not depend on later tokens.
 // pricer: fills the costs of the plan's nodes; without one they stay zero.
 StepPlan plan_step(const StepOptions& options, const Pricer& pricer = {});
 

@@ -48,8 +48,8 @@ StreamExecutor::StreamExecutor(const PreparedPlan& plan, Device& device, Stream&
       }
       waits_[i].events.push_back(static_cast<std::size_t>(event));
     }
-  // Updates that the step before has left run beside nodes that do not yet wait for the last of them; this step's run
-  // beside any.
+  // Updates left over from the previous step run beside nodes that do not yet wait for the last of them; this step's
+  // updates run beside any node.
   std::ptrdiff_t last_update = -1;
   for (std::size_t i = 0; i < nodes.size(); ++i)
     if (nodes[i].lane == Lane::update) {
@@ -71,7 +71,7 @@ DivisionTrials StreamExecutor::divisions(std::optional<int> update_processors) c
   return DivisionTrials({*update_processors > 0 && *update_processors < all ? *update_processors : all}, all);
 }
 
-// What communicators do while a step is recorded is not run: they need not watch it.
+// A step that is being recorded does not run, so communicators need not watch it.
 void StreamExecutor::record_graph() {
   struct Recording {
     const std::vector<Communicator*>& communicators;
@@ -84,7 +84,7 @@ void StreamExecutor::record_graph() {
   graph_ = device_.capture(stream_, [this] { queue_step(); });
 }
 
-// As far as edges tell.
+// Which nodes share, as far as the edges tell; watch_updates() narrows it down.
 void StreamExecutor::begin_trial() {
   const std::vector<Node>& nodes = plan_.plan().nodes;
   shares_.resize(nodes.size());
@@ -96,17 +96,17 @@ void StreamExecutor::divide_processors() {
   const std::vector<Node>& nodes = plan_.plan().nodes;
   const int all = device_.processors(), updates = trials_.processors();
   processors_.assign(nodes.size(), all);
-  if (!ran_ || !trials_.divides()) return;  // the first step shows every operation all of them
+  if (!ran_ || !trials_.divides()) return;  // in the first step every operation sees all processors
   for (std::size_t i = 0; i < nodes.size(); ++i)
     if (shares_[i]) processors_[i] = nodes[i].lane == Lane::update ? updates : all - updates;
 }
 
-// From the times of a step in which all updates had their part of the processors: those that would keep the compute lane
-// waiting get all processors instead, and so do nodes that no update runs beside then.
+// Uses the times of a step in which all updates had their share of the processors. Updates that would keep the compute
+// lane waiting get all processors instead, and so do nodes that then have no update beside them.
 void StreamExecutor::watch_updates() {
   const std::vector<Node>& nodes = plan_.plan().nodes;
   constexpr auto compute = static_cast<std::size_t>(Lane::compute), update = static_cast<std::size_t>(Lane::update);
-  // Time of the compute lane, without its waits.
+  // Clock of the compute lane, without its waits.
   std::vector<NodeTime> own(nodes.size());
   double now = 0;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
@@ -133,7 +133,7 @@ void StreamExecutor::watch_updates() {
       });
 }
 
-// A step that counts for the trials is over: on to what comes next.
+// After a step that counts for the trials.
 void StreamExecutor::end_trial_step(double seconds) {
   if (trials_.stage() == DivisionTrials::Stage::watch) {
     watch_updates();
@@ -177,12 +177,12 @@ void StreamExecutor::queue_step() {
   stream_.use_processors(device_.processors());
 }
 
-// Behind a step that failed: its nodes use the plan's memory, and its inputs are read from the host's.
+// After a failed step: its nodes use the plan's memory, and its inputs are read from host memory.
 void StreamExecutor::wait_for_what_is_queued() noexcept {
   const auto wait = [](Stream& stream) {
     try {
       stream.synchronize();
-    } catch (const std::exception&) {  // the step's error is the one to tell
+    } catch (const std::exception&) {  // the step's error is the one to report
     }
   };
   wait(stream_);

@@ -1,9 +1,9 @@
-// Runs a plan of one rank on a device that queues its work: lanes are streams, and the calling thread puts every node
-// on the stream of its lane, in the order of the list, with events where a node waits for another lane. A step is
-// recorded as one graph at its second run (once more for every division tried) and queued as a whole from then on, its inputs and results with it. (A plan
-// of several ranks waits on the host: ParallelExecutor.) Where updates run beside other nodes, each gets a part of the
-// device's processors: otherwise kernels of one would fill them all, and those of the other wait. How large each part
-// should be is tried out in the first steps.
+// Runs a plan in which nothing waits on the host, on a device that queues its work. Lanes are streams. The calling
+// thread queues every node on the stream of its lane, in list order, with events where a node waits for another lane.
+// At its second run (and once more for every division tried) a step is recorded as one graph, with its inputs and
+// results, and launched as a whole from then on. Where updates run beside other nodes, each side gets a share of the
+// processors: otherwise the kernels of one would fill them all and the other would wait. The first steps find the best
+// shares.
 #pragma once
 
 #include <array>
@@ -20,38 +20,39 @@ namespace weft {
 
 class StreamExecutor : public Executor {
  public:
-  // The compute lane is `stream`; every other lane that the plan uses has a stream of its own, with room as `memory` says.
+  // The compute lane is `stream`; every other lane that the plan uses has its own stream, with scratch memory as in
+  // `memory`.
   StreamExecutor(const PreparedPlan& plan, Device& device, Stream& stream, const ExecutorOptions& options,
                  const StreamMemory& memory = {});
 
   void run_step(const std::function<void(const std::string&)>& on_error = {}) override;
-  void keep_times(bool keep) override;  // such a step is not run as a graph: a graph does not tell the times of nodes
+  void keep_times(bool keep) override;  // such steps do not run as a graph, which has no times of nodes
   const std::vector<NodeTime>& times() const override { return times_; }
   double began() const override { return begin_; }
   std::string status() const override;
   std::string launch_text() const override;
   void nothing_carried() override { carried_ = false; }
   std::string choice() const override;
-  // How many processors updates get beside other nodes (all: they are not divided), and whether it stays so.
+  // How many processors updates get beside other nodes (all: no division), and whether that is settled.
   const DivisionTrials& division() const { return trials_; }
-  // Of the last step, in seconds: the host's time until all of it was queued, the host's time of waiting for its end, and
-  // the device's from its beginning to its end, if that was asked for: it takes two events, which take the host some time.
+  // Seconds of the last step: the host's time to queue it, the host's time waiting for its end, and the device's time
+  // from beginning to end. The last only if asked for: its two events cost the host some time.
   struct StepTimes {
     double queued = 0, waited = 0, on_device = 0;
   };
   StepTimes step_times() const;
   void time_on_device(bool wanted) { time_on_device_ = wanted; }
-  std::size_t held_bytes() const;  // by the streams of other lanes than compute
+  std::size_t held_bytes() const;  // by the streams of lanes other than compute
   // Why steps do not run as a graph; "" if they do or will.
   const std::string& why_no_graph() const { return why_no_graph_; }
   bool was_graph() const { return was_graph_; }  // the last step
-  // Why the host, not the device, unrolls the graph; "" if the device does, or there is none yet.
+  // Why the host, not the device, launches the nodes of the graph; "" if the device does, or there is no graph yet.
   std::string why_from_host() const { return graph_ ? graph_->why_from_host() : std::string(); }
 
  private:
   struct NodeWaits {
     std::vector<std::size_t> events;  // of other lanes' nodes, to wait for
-    std::ptrdiff_t event = -1;        // to record behind the node, since others wait for it
+    std::ptrdiff_t event = -1;        // to record after the node, since others wait for it
   };
   DivisionTrials divisions(std::optional<int> update_processors) const;
   void record_graph();
@@ -85,10 +86,10 @@ class StreamExecutor : public Executor {
     std::vector<bool> shares;
   } quickest_;            // of the divisions tried so far
   bool ran_ = false;      // at least once
-  bool carried_ = false;  // the step before has left updates
-  bool timing_ = false;   // events before and behind each node
+  bool carried_ = false;  // the previous step has left updates
+  bool timing_ = false;   // events before and after each node
   bool was_graph_ = false;
-  bool time_on_device_ = false, timed_ = false;  // first_ and last_ are to be recorded; they were, in the last step
+  bool time_on_device_ = false, timed_ = false;  // record first_ and last_; they were recorded in the last step
   std::string why_no_graph_;
   std::vector<NodeTime> times_;
   double begin_ = 0, queued_ = 0, done_ = 0;  // seconds of the steady clock

@@ -1,4 +1,4 @@
-// What the streams of a plan work in beside its tensors: found by running the plan on paper.
+// Scratch memory of a plan's streams, in addition to its tensors: found by a dry run of the plan.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ struct StreamMemory {
   std::size_t total() const;
 };
 
-// lanes: each lane that the plan uses has a stream of its own; otherwise the compute lane's runs everything. That one
+// lanes: each lane that the plan uses has its own stream; otherwise the compute lane's stream runs everything. That one
 // always has room for every node: late updates and evaluations run on it.
 StreamMemory stream_memory(const Module& module, const Plan& plan, Device& device, bool lanes);
 

@@ -1,4 +1,4 @@
-// The arithmetic of the nodes that add up the squares of gradients.
+// The arithmetic of nodes that sum the squares of gradients.
 #pragma once
 
 #include "weft/device/operations.h"

@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-constexpr int most_ranks = 1 << 20;  // more than any machine has; a typo must not exhaust the memory
+constexpr int most_ranks = 1 << 20;  // more than any machine has; a typo must not exhaust memory
 
 std::string canonical(std::string_view name) {
   if (name == "expt_tp") return "etp";
@@ -107,8 +107,7 @@ void Grid::add_expert_view(std::vector<Axis> listed) {
     if (const int here = stride_of(listed, i); here != before)
       throw UserError(
           "shared axis '{}' would join different ranks in the two views: the sizes before it multiply to {} in the "
-          "grid "
-          "and to {} in the expert view",
+          "grid and to {} in the expert view",
           listed[i].name, before, here);
   }
 
@@ -203,8 +202,8 @@ std::string Grid::known_axes() const {
   return text;
 }
 
-// The view that has all of the axes. Axes that both views share are requested of the base view, so that a group of them
-// is one group by any name.
+// The view that has all of the axes. Axes that both views share are looked up in the base view, so that a group of them
+// has one key.
 Grid::Request Grid::request(const AxisNames& names) const {
   if (names.empty()) throw UserError("a group needs at least one axis ({})", known_axes());
   const std::string* only_base = nullptr;
@@ -223,7 +222,7 @@ Grid::Request Grid::request(const AxisNames& names) const {
     if (in_expert && !in_base) only_expert = &name;
   }
   if (only_base && only_expert)
-    throw UserError("axes '{}' and '{}' are of different views: a group needs axes of one view ({})", *only_base,
+    throw UserError("axes '{}' and '{}' belong to different views: a group needs axes of one view ({})", *only_base,
                     *only_expert, known_axes());
   Request request{.view = only_expert ? &expert_ : &base_};
   request.selected.resize(request.view->axes.size());
@@ -235,7 +234,7 @@ Grid::Request Grid::request(const AxisNames& names) const {
   return request;
 }
 
-// The group of a rank: the selected coordinates take every value, the others stay.
+// The group of a rank: the selected coordinates take every value, the others are fixed.
 RankGroup Grid::expand(const Request& request, int local) const {
   const View& view = *request.view;
   std::vector<int> positions = {view.position_of[static_cast<std::size_t>(local)]};
@@ -261,7 +260,7 @@ std::vector<RankGroup> Grid::groups(const AxisNames& axes) const {
   std::vector<RankGroup> result;
   for (int local = 0; local < size_; ++local) {
     const std::vector<int> at = asked.view->coordinates(local);
-    bool lowest = true;  // ranks grow with every coordinate, so the selected ones are 0
+    bool lowest = true;  // ranks grow with every coordinate: the lowest of a group has 0 in all selected ones
     for (std::size_t i = 0; i < at.size(); ++i) lowest = lowest && !(asked.selected[i] && at[i] > 0);
     if (lowest) result.push_back(expand(asked, local));
   }

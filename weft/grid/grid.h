@@ -1,9 +1,9 @@
 // Named axes -> ranks and groups. A grid is a value: code asks it for groups and passes them down.
 //
-// The first axis varies fastest: rank = offset + sum(coordinate x stride), where an axis' stride is the product of the
-// sizes before it. A grid may have a second, expert view: another factorization (etp, ep, edp) of the ranks that agree
-// on the shared axes. Shared are pp and the axes that both views name; so tp*cp*dp == etp*ep*edp, and a pipeline group is
-// the same in both views.
+// The first axis varies fastest: rank = offset + sum(coordinate x stride), where the stride of an axis is the product
+// of the sizes before it. A grid may have a second, expert view: another factorization (etp, ep, edp) of the ranks that
+// agree on the shared axes. The shared axes are pp and those that both views name; so tp*cp*dp == etp*ep*edp, and a
+// pipeline group is the same in both views.
 //
 // A group is the set of ranks that agree on all axes of its view except the given ones. Ranks in a group ascend, groups
 // are ordered by their lowest rank, and the order of the given axes does not matter. etp and edp may also be spelled
@@ -33,7 +33,7 @@ class Grid {
   int size() const { return size_; }
   int offset() const { return offset_; }
   bool contains(RankId rank) const { return rank.value >= offset_ && rank.value - offset_ < size_; }
-  // UserError unless a world of this size has all of the grid's ranks.
+  // UserError unless a world of this size contains all ranks of the grid.
   void require_fits(int world_size) const;
 
   const std::vector<Axis>& axes() const { return base_.axes; }
@@ -51,7 +51,7 @@ class Grid {
   std::vector<int> expert_coordinates(RankId rank) const;
   RankId rank_at_expert(std::span<const int> coordinates) const;
 
-  // UserError: no axis, an unknown axis, one given twice, axes of different views.
+  // UserError: no axis, an unknown axis, a repeated axis, axes of different views.
   std::vector<RankGroup> groups(const AxisNames& axes) const;
   RankGroup group_of(RankId rank, const AxisNames& axes) const;
   // The same name for the same set of axes in any order: {"tp", "cp"} -> "cp-tp" (slowest first).
@@ -60,7 +60,7 @@ class Grid {
  private:
   struct View {
     std::vector<Axis> axes;
-    // Position in the view (mixed radix of its axes, first fastest) <-> rank less the offset.
+    // Position in the view (mixed radix of its axes, first fastest) <-> rank minus the offset.
     std::vector<int> local_of, position_of;
 
     int find(std::string_view name) const;  // index, or -1

@@ -64,7 +64,7 @@ void check_mamba(const MambaSpec& m) {
   require(m.taps >= 1 && m.taps <= 16, "`mamba.taps` {}: must be 1 to 16", m.taps);
   require_positive(m.chunk, "mamba.chunk");
   require(m.step_least >= 0 && m.step_most >= m.step_least,
-          "`mamba.step_least` {}, `mamba.step_most` {}: the bounds must not be negative, nor in the wrong order",
+          "`mamba.step_least` {}, `mamba.step_most` {}: bounds must not be negative, and the lower one comes first",
           m.step_least, m.step_most);
 }
 
@@ -92,7 +92,7 @@ void check_indexer(const LatentAttentionSpec& a) {
 }
 
 void check_experts(const ExpertsSpec& e) {
-  constexpr std::int64_t most_experts = 1 << 16;  // each has a name in memory; the largest models have some hundreds
+  constexpr std::int64_t most_experts = 1 << 16;  // each has a name in memory; the largest models have hundreds
   require(e.experts >= 1, "`experts.experts` {}: the pattern has experts, so it must be at least 1", e.experts);
   require(e.experts <= most_experts, "`experts.experts` {}: a layer can have at most {}", e.experts, most_experts);
   require_positive(e.ffn, "experts.ffn");

@@ -1,4 +1,4 @@
-// A language model in numbers: the sizes and options of every kind of layer. No layout, no schedule.
+// The sizes and options of a language model, for every kind of layer. No layout, no schedule.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct RopeSpec {
   enum class Scaling : std::uint8_t { none, linear, llama3, yarn } scaling = Scaling::none;
   bool enabled = true;
   double base = 10000;
-  double fraction = 1.0;  // of head_dim that rotates, counted from its first element
+  double fraction = 1.0;  // of head_dim that rotates, from its first element on
   RotaryStyle style = RotaryStyle::half_split;
   double factor = 1;
   double original_positions = 0;                 // llama3, yarn
@@ -37,14 +37,14 @@ struct AttentionSpec {  // `*`
   bool qkv_bias = false, output_bias = false;
   bool qk_norm = false;
   bool sinks = false;        // one more logit per head in the softmax's denominator
-  bool output_gate = false;  // the output is multiplied by the sigmoid of a projection of its own
+  bool output_gate = false;  // the output is multiplied by the sigmoid of another projection
   std::int64_t window = 0;   // 0: none
   RopeSpec rope;
 };
 
 struct IndexerSpec {  // `D`: chooses the keys that a query sees
   std::int64_t heads = 0, dim = 0, topk = 0;
-  double loss_factor = 0;  // of its own loss, the mean over tokens; 0: it is not trained
+  double loss_factor = 0;  // of its own loss, the mean over tokens; 0: not trained
   double norm_epsilon = 1e-6;
 };
 
@@ -65,10 +65,10 @@ struct MlpSpec {  // `-`
   bool bias = false;
 };
 
-// How experts are kept equally busy. The losses are coefficients; 0: none. Formulas: docs/numerics.md.
+// How the load of experts is balanced. The losses are coefficients; 0: none. Formulas: docs/numerics.md.
 struct BalanceSpec {
   double aux_loss = 0, sequence_aux_loss = 0, global_aux_loss = 0, z_loss = 0;
-  double bias_update_rate = 0;  // of ExpertsSpec::expert_bias; 0: it is not updated
+  double bias_update_rate = 0;  // of ExpertsSpec::expert_bias; 0: not updated
   double capacity_factor = 0;   // an expert takes at most ceil(T k / E * factor) tokens of a micro-batch; 0: all
   DropChoices::Policy drop_policy = DropChoices::Policy::probabilities;
   bool pad_to_capacity = false;
@@ -137,12 +137,12 @@ struct Precision {
   DType accumulate() const {
     return compute == DType::f64 ? DType::f64 : DType::f32;
   }  // gradients, router, loss, moments
-  // Of matrices, in bf16 models: each product is summed in float, rounded when it is stored, and exchanged in bf16.
+  // Of matrices in bf16 models: each product is summed in float, rounded when stored, and exchanged in bf16.
   bool bf16_gradients = false;
   DType matrix_gradient() const { return bf16_gradients && compute == DType::bf16 ? DType::bf16 : accumulate(); }
 };
 
-// UserError for sizes that do not divide and for options that contradict each other. It names the fields in backquotes:
+// UserError for sizes that do not divide and for contradictory options. It names the fields in backquotes,
 // "`experts.router.k` 9: ...", which the command line turns into flags (weft/train/options_fields.h).
 void check_config(const ModelConfig& config);
 

@@ -144,7 +144,7 @@ ValueId add_units(ModuleBuilder& b, const std::vector<Unit>& units, int depth, V
   return x;
 }
 
-// Every depth's hidden state after its final norm, from the main part's on.
+// The hidden state of every depth after its final norm, beginning with the main part's.
 std::vector<ValueId> add_mtp_depths(ModuleBuilder& b, const Pattern& pattern, ValueId h) {
   Module& m = b.module();
   const ParameterValues embedding{m.parameter_values[0], m.gradient_values[0]};
@@ -160,16 +160,16 @@ std::vector<ValueId> add_mtp_depths(ModuleBuilder& b, const Pattern& pattern, Va
     x = add_units(b, units_of(std::span(pattern.mtp_layers)), depth, x);
     hidden.push_back(add_final_norm(b, x, depth));
   }
-  // All heads come last: so a weight that is embedding and head gets the contributions of one micro-batch before those
-  // of the next in every order.
+  // All heads come last, so that in every order a weight that is both embedding and head gets the contributions of one
+  // micro-batch before those of the next.
   b.next_unit();
   return hidden;
 }
 
-// Every rank holds as many experts as the others.
+// Every rank holds the same number of experts.
 void check_expert_ranks(std::int64_t experts, std::int64_t ranks) {
   if (experts % ranks == 0) return;
-  // A divisor of the ranks asked for divides the ranks of the run, too.
+  // A divisor of the requested ranks also divides the ranks of the run.
   throw UserError("`expert_ranks` {}: must divide the {} experts of a layer; use {}", ranks, experts,
                   std::gcd(ranks, experts));
 }

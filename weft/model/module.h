@@ -1,5 +1,5 @@
-// A model, cut into pieces: what each reads, writes and adds to, and how each is made of device operations. It is
-// written for one micro-batch; plan/ makes nodes and buffers of it for every micro-batch, and decides every order.
+// A model, cut into pieces: what each reads, writes and adds to, and the device operations it runs. It describes one
+// micro-batch; plan/ turns it into nodes and buffers for every micro-batch and decides their order.
 #pragma once
 
 #include <functional>
@@ -23,17 +23,17 @@ struct Operations;  // weft/device/operations.h
 using ValueId = Id<struct ValueTag>;
 
 enum class ValueKind : std::uint8_t {
-  input,               // tokens, labels: written by the host before the step; one a micro-batch
-  activation,          // one a micro-batch; dead at the end of the step
+  input,               // tokens, labels: one per micro-batch, written by the host before the step
+  activation,          // one per micro-batch; dead at the end of the step
   scratch,             // lives within one node
-  parameter,           // one a rank
-  parameter_gradient,  // one a rank; gets a contribution from every micro-batch
-  constant,            // one a rank; computed on the host when a plan is prepared
-  step,                // one a rank: the loss, step values
-  state,               // one a rank; the optimizer's, for one parameter tensor
-  running,             // one a block of micro-batches (PlanOptions::block), which all add to it
-  before,              // names the `running` value of the block before, or a constant where there is none
-  output,              // one a micro-batch; read by the host after the step
+  parameter,           // one per rank
+  parameter_gradient,  // one per rank; every micro-batch adds to it
+  constant,            // one per rank; computed on the host when a plan is prepared
+  step,                // one per rank: the loss, step values
+  state,               // one per rank: the optimizer's, for one parameter tensor
+  running,             // one per block of micro-batches (PlanOptions::block), which all add to it
+  before,              // refers to the `running` value of the previous block, or to a constant for the first block
+  output,              // one per micro-batch; read by the host after the step
 };
 
 struct Value {
@@ -45,14 +45,14 @@ struct Value {
   std::function<void(double* out)> fill = {};  // of constants, row-major
   ValueId running = {}, initial = {};  // of `before`: the running value, and the constant before the first block
   double in_use = 1;                   // share of its rows used on average: routed values have room for the worst case
-  // The group whose ranks' values are added up: in place after the last contribution, or out of another value. Invalid:
-  // each rank has its own. Gradients of parameters have theirs from the parameter's placement.
+  // The group whose ranks' values are summed: in place after the last contribution, or from another value. Invalid:
+  // each rank has its own. For gradients of parameters the parameter's placement decides instead.
   GroupId summed_over = {};
-  // Of rows that travel between ranks: the group they travel in, and how many rows there are for (or from) each peer.
+  // Of rows that ranks exchange: the group, and the number of rows for (or from) each peer.
   GroupId exchanged_over = {};
   ValueId counts = {};
-  bool given_by_host = false;  // of a step value: before the step; no node computes it
-  bool read_by_host = false;   // after the step; nothing in the plan needs to read it
+  bool given_by_host = false;  // of a step value: written by the host before the step, not by a node
+  bool read_by_host = false;   // after the step, so no node needs to read it
 };
 
 enum class Access : std::uint8_t { read, write, add };
@@ -87,7 +87,7 @@ class Run {
   Stream* stream_ = nullptr;
 };
 
-// What ranks do together. Nodes that communicate do nothing else.
+// Nodes that communicate do nothing else.
 enum class CollectiveKind : std::uint8_t {
   all_to_all,
   all_gather,
@@ -105,8 +105,8 @@ struct Collective {
   CollectiveKind kind = CollectiveKind::all_to_all;
   GroupId group;
   ValueId send, receive;  // all_reduce: the same value, summed in place, or two of one shape
-  // all_to_all: rows of `send` for each peer and rows of `receive` from each, i32 [peers, n], added up over n, in device
-  // memory. Absent: even parts.
+  // all_to_all: rows of `send` for each peer and rows of `receive` from each, i32 [peers, n], summed over n, in device
+  // memory. Absent: equal parts.
   ValueId send_counts, receive_counts;
 };
 
@@ -122,14 +122,14 @@ enum class Lane : std::uint8_t { compute, exchange, tensor, gather, reduce, pipe
 inline constexpr int lane_count = static_cast<int>(Lane::update) + 1;
 std::string_view name_of(Lane lane);
 
-// What a piece is of the main part or of an MTP depth. layers: and all that comes before them.
+// Which part of the main part or of an MTP depth a piece belongs to. layers: includes everything before them.
 enum class Section : std::uint8_t { layers, final_norm, head };
 
-// Where a piece stands in the model: also its name in plans, traces and errors.
+// Where a piece is in the model: also its name in plans, traces and errors.
 struct PiecePlace {
   int depth = 0;      // 0: main part; d: MTP depth d
   int physical = -1;  // symbol index in its part; -1: embedding, final norm, head
-  int unit = 0;       // what the scheduler pairs, counted over the whole module
+  int unit = 0;       // numbered over the whole module; the scheduler pairs units
   std::string layer;  // "main.3*", "embedding", "head"
   std::string piece;  // "mix", "route", "experts", ...
   Section section = Section::layers;
@@ -138,15 +138,15 @@ struct PiecePlace {
 struct Piece {
   PiecePlace place;
   Lane lane = Lane::compute;
-  bool only_in_training = false;  // no evaluation runs it
+  bool only_in_training = false;  // skipped in evaluation
   PieceCode forward, backward, weight_gradient;
-  PieceCode evaluate;  // absent: forward serves
+  PieceCode evaluate;  // absent: the same as forward
   PieceCode update;    // of Module::updates
   const PieceCode& code(Phase phase) const;
 };
 
-// The optimizer's memory for one parameter tensor. remainder: of bf16 weights, the lower bits of the floats that are
-// trained (split_float); absent where the weight itself is precise enough.
+// The optimizer's state for one parameter tensor. remainder: for bf16 weights, the lower bits of the trained floats
+// (split_float); absent for other weights.
 struct ParameterStates {
   ValueId m, v, remainder;
 };
@@ -162,24 +162,24 @@ struct Module {
   std::vector<Piece> pieces;   // in the order of the forward pass
   std::vector<Piece> updates;  // run once per step, in this order: clip factor, one update per unit (weft/optim)
   int units = 0;
-  // What the loop feeds and reads; logits only where asked for.
+  // What the training loop writes and reads; logits only if requested.
   ValueId tokens, labels, loss, step_values, logits;
-  ValueId update_values;  // f64 [StepValues::count]: step_values with what the device computes; made with the updates
-  // f64 [n], made with the updates where gradients are clipped: sums of squares of the gradients. Row 0: of those that
-  // are whole on every rank; the rows after it: of those divided among the ranks of one group, as norm_groups names them.
+  ValueId update_values;  // f64 [StepValues::count]: step_values plus what the device computes; added with the updates
+  // f64 [n]: sums of squares of the gradients; added with the updates if gradients are clipped. Row 0: gradients that
+  // are whole on every rank; each later row: gradients divided among the ranks of one group, given by norm_groups.
   ValueId squares;
   std::vector<GroupId> norm_groups;  // by row of `squares`; row 0: invalid
-  // MTP: the factor of each depth's summed loss, an input f64 [depths]; each depth's loss times that factor.
+  // MTP: the factor of each depth's summed loss, an input f64 [depths]; and each depth's loss times that factor.
   ValueId mtp_scales;
   std::vector<ValueId> mtp_losses;
-  ValueId router_losses;  // f64 [router_loss_count], summed over layers; invalid: none is asked for
+  ValueId router_losses;  // f64 [router_loss_count], summed over layers; invalid: no such loss
   int router_layers = 0;  // that add to it
-  ValueId indexer_loss;   // of sparse attention's indexers, where they are trained
-  std::vector<ValueId> parameter_values, gradient_values;  // by TensorId; no gradient where it is not trained
-  std::vector<ParameterStates> states;                     // by TensorId; filled with the updates
+  ValueId indexer_loss;   // of sparse attention's indexers, if they are trained
+  std::vector<ValueId> parameter_values, gradient_values;  // by TensorId; no gradient unless trained
+  std::vector<ParameterStates> states;                     // by TensorId; added with the updates
 
   const Value& value(ValueId id) const { return values[id.index()]; }
-  // Numbered as plans do: `pieces`, then `updates`.
+  // Numbered as in plans: `pieces`, then `updates`.
   const Piece& piece(PieceId id) const {
     return id.index() < pieces.size() ? pieces[id.index()] : updates[id.index() - pieces.size()];
   }

@@ -24,7 +24,8 @@ Piece& add_piece(Module& m, int unit, const std::string& layer, const std::strin
   return m.updates.back();
 }
 
-// Rows of the sum of squares: what every rank holds whole, then what the ranks of each group divide.
+// Rows of the sum of squares: one for tensors that every rank holds whole, then one per group whose ranks divide
+// tensors.
 std::vector<GroupId> norm_groups_of(const Module& m) {
   std::vector<GroupId> groups{GroupId{}};
   for (const ParameterTensor& tensor : m.parameters)
@@ -37,7 +38,7 @@ std::vector<GroupId> norm_groups_of(const Module& m) {
 }  // namespace
 
 void add_updates(Module& m, const Precision& precision, const AdamOptions& options) {
-  WEFT_CHECK(m.updates.empty(), "updates are there already");
+  WEFT_CHECK(m.updates.empty(), "the module already has updates");
   const DType state = precision.accumulate();
   for (std::size_t i = 0; i < m.parameters.size(); ++i) {
     const ParameterTensor& tensor = m.parameters[i];
@@ -58,7 +59,8 @@ void add_updates(Module& m, const Precision& precision, const AdamOptions& optio
     m.squares = add_value(m, {"squares", ValueKind::step, DType::f64, {std::ssize(m.norm_groups)}});
   }
   const ValueId squares = m.squares;
-  // Updates have numbers of their own: those that the host gives may be the next step's when an update runs.
+  // Updates read a copy of the step's numbers: when a late update runs, the host may already have given the next
+  // step's.
   m.update_values = add_value(m, {"update_values", ValueKind::step, DType::f64, {StepValues::count}});
   m.values[m.update_values.index()].read_by_host = true;
   const ValueId given = m.step_values, step = m.update_values, loss = m.loss;

@@ -12,10 +12,11 @@ struct AdamOptions {
   bool decay_all = false;  // also one-dimensional parameters and biases
 };
 
-// Adds states m, v (and the lower bits of bf16 weights) for every parameter tensor, and the pieces: clip (the step's
-// numbers with norm, clip factor and finite flag: Module::update_values) and one update per unit, which reads these and its
-// gradients. What clip reads, the sum of squares, is made by the plan (weft/plan/passes/reduce.h). Without clipping there is
-// no norm: an update waits for its own gradients and for the loss, whose finite flag alone decides whether weights move.
+// Adds the states m and v (and the lower bits of bf16 weights) of every parameter tensor, and the pieces: `clip`, which
+// writes the step's numbers with norm, clip factor and finite flag (Module::update_values), and one update per unit,
+// which reads these and its gradients. The sum of squares that `clip` reads is computed by the plan
+// (weft/plan/passes/reduce.h). Without clipping there is no norm: an update waits only for its own gradients and for
+// the loss, whose finite flag decides whether weights change.
 void add_updates(Module& module, const Precision& precision, const AdamOptions& options);
 
 }  // namespace weft

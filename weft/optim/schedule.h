@@ -2,8 +2,8 @@
 //
 // The clock n is the number of samples that all earlier steps consumed: iteration i (from 1) with a constant global
 // batch B runs at n = (i - 1) B. So with warm-up the first step runs at exactly warmup_init (0 by default: it fills the
-// moments and moves nothing), the rate reaches `lr` at n = warmup, and a run as long as `decay` ends one step short of
-// min_lr.
+// moments and changes no weight), the rate reaches `lr` at n = warmup, and a run as long as `decay` ends one step short
+// of min_lr.
 //
 //   n <= warmup, warmup > 0   warmup_init + (lr - warmup_init) n / warmup
 //   constant                  lr

@@ -3,9 +3,9 @@
 //   pattern = main ("/" mtp)*      main = segment ("|" segment)*      segment, mtp = item*
 //   item = symbol | "[" symbol+ "]"
 //
-// Groups do not nest, and E may only be the last symbol of a group. All MTP parts are the same text. One part cannot have
-// both '*' and '+' or 'D'. An empty main part, empty segments and a trailing '/' (no MTP) are legal. A group changes
-// names and pairing, never the math: physical layers (symbols) are the same with and without brackets.
+// Groups do not nest, and E may only be the last symbol of a group. All MTP parts are identical. A part with '*' cannot
+// also have '+' or 'D'. An empty main part, empty segments and a trailing '/' (no MTP) are legal. A group changes names
+// and pairing, never the math: physical layers (symbols) are the same with and without brackets.
 #pragma once
 
 #include <array>
@@ -35,7 +35,7 @@ inline constexpr std::array<Symbol, 7> all_symbols = {
 
 constexpr char letter(Symbol symbol) { return static_cast<char>(symbol); }
 std::optional<Symbol> symbol_of(char letter);
-std::string_view name_of(Symbol symbol);  // for people: "Mamba-2"
+std::string_view name_of(Symbol symbol);  // "Mamba-2"
 
 // One item of the pattern. Numbers count from 0 through the whole main part, or through one MTP depth.
 struct PatternLayer {
@@ -74,7 +74,7 @@ struct Pattern {
 };
 
 // How a pattern is split over pipeline ranks. With '|' the segments are given, and their number must be a multiple of
-// pp. Without, the layers (items: a group is never split) are divided evenly; a first or last count sets that rank's
+// pp. Without it, the layers (items: a group is never split) are divided evenly. A first or last count sets that rank's
 // share, and the rest is divided evenly over the other ranks.
 struct SplitOptions {
   int pp = 1;
@@ -84,8 +84,9 @@ struct SplitOptions {
 // UserError names the broken rule, with a caret under the character.
 Pattern parse_pattern(std::string_view text, const SplitOptions& options = {});
 
-// What the scheduler pairs and sharding gathers: consecutive layers of one segment or MTP depth. A unit ends after an
-// item that ends in '-' or 'E', or with the segment; a group begins a new unit. "M*E" is one unit, "M[*E]" two.
+// Consecutive layers of one segment or MTP depth, which the scheduler pairs and sharding gathers as a whole. A unit
+// ends after an item that ends in '-' or 'E', or with the segment; a group begins a new unit. "M*E" is one unit,
+// "M[*E]" two.
 struct Unit {
   std::vector<PatternLayer> layers;
   std::vector<int> physical;

@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-constexpr int most_ranks = 1 << 20;  // more than any machine has; a typo must not exhaust the memory
+constexpr int most_ranks = 1 << 20;  // more than any machine has; a typo must not exhaust memory
 
 // Layers of each pipeline rank for a main part without '|'.
 std::vector<int> layers_per_rank(std::string_view text, const PatternPart& main, const SplitOptions& options) {
@@ -23,7 +23,7 @@ std::vector<int> layers_per_rank(std::string_view text, const PatternPart& main,
     if (*count < 0 || *count > rest)
       fail_pattern(
           text, main.end,
-          fmt::format("{} layers for the {} stage: out of range, the main part leaves 0 to {}", *count, which, rest));
+          fmt::format("{} layers for the {} stage: out of range, the main part has 0 to {} left", *count, which, rest));
     rest -= *count;
     --ranks;
   }

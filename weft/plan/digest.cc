@@ -4,7 +4,7 @@ namespace weft {
 
 namespace {
 
-// FNV-1a over words, with the high bits folded back in: every word moves every bit of what follows.
+// FNV-1a over words, with the high bits folded back in, so that every word affects all bits.
 class Digest {
  public:
   void add(std::int64_t word) {

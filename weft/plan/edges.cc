@@ -4,7 +4,7 @@ namespace weft {
 
 namespace {
 
-// The rule, stated once: calls edge(node, before) for all that a node waits for. The same edge may come twice.
+// The one definition of edges: calls edge(node, before) for everything a node waits for, possibly more than once.
 template <class Edge>
 void walk_edges(const Plan& plan, const Edge& edge) {
   struct LastUses {

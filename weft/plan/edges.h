@@ -1,4 +1,4 @@
-// Which node must wait for which, derived from the uses in the order of the list.
+// Which node must wait for which, derived from the uses in list order.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,9 @@
 
 namespace weft {
 
-// Predecessors of every node, without repetition: what it reads must be written, what it writes must be read by then,
-// and `add`s to one buffer follow their numbers. CSR: those of node i are nodes[begin[i]] .. nodes[begin[i + 1] - 1].
+// Predecessors of every node, without repetition: what it reads must have been written, what it overwrites must have
+// been read, and `add`s to one buffer follow their numbers. CSR: those of node i are nodes[begin[i]] .. nodes[begin[i +
+// 1] - 1].
 struct Edges {
   std::vector<std::int32_t> begin;
   std::vector<NodeId> nodes;
@@ -33,19 +34,19 @@ inline constexpr LaneMarks no_marks = [] {
 inline void join(LaneMarks& marks, const LaneMarks& other) {
   for (std::size_t lane = 0; lane < marks.size(); ++lane) marks[lane] = std::max(marks[lane], other[lane]);
 }
-// Whether all marked nodes are among those that `now` marks.
+// Whether `now` includes all marked nodes.
 inline bool passed(const LaneMarks& marks, const LaneMarks& now) {
   for (std::size_t lane = 0; lane < marks.size(); ++lane)
     if (marks[lane] > now[lane]) return false;
   return true;
 }
 
-// The same edges as a lane sees them: for every node, the last node of every other lane that it waits for because of what
-// it uses. What it waits for in all, memory included: lane_waits (memory.h).
+// The same edges by lane: for every node, the last node of every other lane that it waits for because of its uses. For
+// waits including those for memory, see lane_waits (memory.h).
 std::vector<LaneMarks> lane_waits_by_use(const Plan& plan);
 
-// What is known to be done when a node begins: what its lane knew before, what it waits for, and what those knew. Ask
-// for the nodes in the order of the list.
+// What is known to be done when a node begins: what its lane already knew, what it waits for, and what those knew. Call
+// begin and end for the nodes in list order.
 class LaneClocks {
  public:
   explicit LaneClocks(std::size_t nodes) : ended_(nodes, no_marks) { at_lane_.fill(no_marks); }

@@ -15,7 +15,7 @@ std::int64_t aligned(std::int64_t bytes) {
   return (bytes + MemoryPlan::alignment - 1) / MemoryPlan::alignment * MemoryPlan::alignment;
 }
 
-// Best fit on a list of free ranges, in the order of the list of nodes. Ranges remember who used them.
+// Best fit on a list of free ranges, in the order of the nodes. Ranges remember their last users.
 class FreeList {
  public:
   explicit FreeList(std::int64_t base) : end_(base) {}
@@ -61,7 +61,7 @@ class FreeList {
     LaneMarks users;
   };
 
-  // Nothing fits: a free range at the very end is used and extended.
+  // Nothing fits: extends the free range at the end, if there is one.
   std::int64_t grow(std::int64_t bytes, LaneMarks& users) {
     std::int64_t at = end_;
     users = no_marks;
@@ -159,8 +159,8 @@ MemoryPlan plan_memory(const Plan& plan) {
   memory.step_values_end = place(fixed[1]);
   memory.step = place(fixed[2]);
 
-  // What a node that begins knows to be done: the nodes it waits for, and what they knew. Memory that was used on other
-  // lanes is given out again only where its users are known to be done, so that reuse makes nobody wait.
+  // Memory used on other lanes is handed out again only where its users are known to be done, so that reuse delays no
+  // lane.
   const std::vector<LaneMarks> waits = lane_waits_by_use(plan);
   LaneClocks clocks(plan.nodes.size());
   struct Freed {

@@ -1,8 +1,8 @@
-// Where every buffer is. A buffer lives from its first use to its last, in the order of the list; activations, scratch and
-// gathered parameters share one arena by these lifetimes, everything else has its place for the whole step. Memory used on
-// another lane is taken over only where its users are known to be done, so that reuse delays no lane. The arena begins with
-// what the host gives to a step, inputs and step values that no node writes, so that one copy brings all of it; the step
-// values that nodes write follow.
+// Where every buffer is. A buffer lives from its first to its last use, in list order. Activations, scratch and
+// gathered parameters share one arena by these lifetimes; everything else keeps its place for the whole step. Memory
+// used on another lane is taken over only where its users are known to be done, so that reuse delays no lane. The arena
+// begins with what the host writes before a step, inputs and step values that no node writes, so that one copy
+// transfers all of it. The step values that nodes write follow.
 #pragma once
 
 #include <vector>
@@ -16,7 +16,7 @@ struct Lifetime {
   std::int32_t first = -1, last = -1;  // node indices; -1: never used
 };
 
-// A node that takes memory over from others that it does not wait for anyway.
+// A node that takes over memory from nodes that it would not wait for otherwise.
 struct MemoryReuse {
   NodeId node;
   LaneMarks after;
@@ -25,16 +25,16 @@ struct MemoryReuse {
 struct MemoryPlan {
   static constexpr std::int64_t alignment = 256;  // bytes, of every buffer
 
-  // By buffer, in bytes from the beginning of the arena; -1: outside it. Weights, gradients and states are outside, since
-  // several plans share them; so is what the host keeps (host_offsets).
+  // By buffer, in bytes from the beginning of the arena; -1: outside it. Weights, gradients and states are outside,
+  // since several plans share them; so is what the host keeps (host_offsets).
   std::vector<std::int64_t> offset;
-  std::vector<std::int64_t> host_offsets;  // by buffer, in bytes from the beginning of the host's part; -1: not there
-  std::int64_t host = 0;                   // size of that part
+  std::vector<std::int64_t> host_offsets;  // by buffer, in bytes from the beginning of host memory; -1: not there
+  std::int64_t host = 0;                   // bytes of host memory
   std::vector<Lifetime> lifetimes;
-  std::int64_t arena = 0;                            // size: high-water of everything that has an offset
+  std::int64_t arena = 0;                            // size: high-water mark of everything that has an offset
   std::int64_t inputs_end = 0, step_values_end = 0;  // bytes from the arena's beginning
 
-  // The same by kind, in bytes. activations: high-water of activations and scratch; step: inputs, constants and so on.
+  // The same by kind, in bytes. activations: high-water mark of activations and scratch; step: inputs, constants etc.
   std::int64_t weights = 0, gradients = 0, states = 0, activations = 0, step = 0;
   std::int64_t total() const { return weights + gradients + states + arena; }
   std::int64_t resident() const { return total() - activations; }  // in use all the time
@@ -43,7 +43,7 @@ struct MemoryPlan {
 };
 MemoryPlan plan_memory(const Plan& plan);
 
-// What every node waits for on other lanes, by its uses and by the memory it takes over. Executors and estimates go by
+// What every node waits for on other lanes, for its uses and for the memory it takes over. Executors and estimates use
 // this and nothing else.
 std::vector<LaneMarks> lane_waits(const Plan& plan, const MemoryPlan& memory);
 

@@ -1,5 +1,5 @@
-// A training step as plain data: nodes in the order in which each lane takes them, and the buffers they use. Nothing
-// else decides an order: edges and lifetimes follow from the uses (edges.h, memory.h).
+// A training step as plain data: nodes in the order in which each lane runs them, and the buffers they use. Nothing
+// else determines an order: edges and lifetimes follow from the uses (edges.h, memory.h).
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ enum class Storage : std::uint8_t {
   activation,
   scratch,
   gathered,  // a parameter whose parts come from several ranks: alive from its gather to its release
-  host,      // in the host's memory: numbers that the host waits for
+  host,      // in host memory: counts that the host waits for
 };
 std::string_view name_of(Storage storage);
 // Whether such buffers share the arena by their lifetimes.
@@ -36,10 +36,10 @@ bool shares_arena(Storage storage);
 // gradients: a training step without its reductions and updates.
 enum class PlanKind : std::uint8_t { train, gradients, evaluate };
 std::string_view name_of(PlanKind kind);
-// Whether plans of that kind run the phase: every piece that has it, in every micro-batch or once per step.
+// Whether plans of that kind run the phase: for every piece that has it, in every micro-batch or once per step.
 bool has_phase(PlanKind kind, Phase phase);
 
-struct ValueInfo {  // what a value is, once for all its buffers; the module's values, then those that passes add
+struct ValueInfo {  // shared by all buffers of a value; the module's values, then those that passes add
   std::string name;
   Storage storage = Storage::activation;
   DType dtype = DType::f32;
@@ -49,17 +49,17 @@ struct ValueInfo {  // what a value is, once for all its buffers; the module's v
   GroupId summed_over = {};  // must be reduced over it, after its last contribution
   std::int64_t first_summed_row = 0;
   GroupId replicas = {};        // of gradients: the ranks that hold the same parameter; invalid: this rank alone
-  GroupId exchanged_over = {};  // of rows that travel between ranks
-  ValueId counts = {};          // of such rows: how many there are for (or from) each peer
+  GroupId exchanged_over = {};  // of rows that ranks exchange
+  ValueId counts = {};          // of such rows: the number for (or from) each peer
   std::int32_t norm_row = 0;    // of gradients: the row of the sums of squares that counts it
   bool given_by_host = false;   // of step values: no node computes it
   bool read_by_host = false;
-  bool running = false;  // a sum that goes on from one micro-batch to the next
+  bool running = false;  // a sum that continues from one micro-batch to the next
 };
 
 using PlaceId = Id<struct PlaceTag>;
 
-// Where a node stands in the model: its name in plans, traces and errors. The module's pieces, then its updates, then
+// Where a node is in the model: its name in plans, traces and errors. The module's pieces, then its updates, then
 // places that passes add for nodes without a piece.
 struct PlaceInfo {
   std::string name;  // "main.3E.experts"
@@ -72,43 +72,43 @@ struct PlaceInfo {
 
 using MatchId = Id<struct MatchTag>;
 
-// What a node's communication is, the same on all ranks of the group but for the peer of a transfer.
+// A node's communication: the same on all ranks of the group, except for the peer of a transfer.
 struct NodeCollective {
   CollectiveKind kind = CollectiveKind::all_to_all;
   GroupId group;  // of Plan::groups
-  // What goes out and what comes in; a send has no `receive`, a receive no `send`, a barrier neither. all_reduce and
-  // broadcast: may be the same buffer.
+  // A send has no `receive`, a receive no `send`, a barrier neither. In all_reduce and broadcast they may be the same
+  // buffer.
   BufferId send, receive;
   BufferId send_counts, receive_counts;  // of an exchange of rows, in device memory
-  // The same added up per peer, i64 [peers], where the host must know them: a wait fills them.
+  // The same summed per peer, i64 [peers], if the host must know them: a wait fills them.
   BufferId host_send_counts, host_receive_counts;
   std::int64_t bytes = 0;      // that a rank sends, on average
-  std::int64_t first_row = 0;  // all_reduce: rows before it stay as they are
-  std::int32_t peer = -1;      // of a transfer: the other side, by its place in the group; of a broadcast: the root
+  std::int64_t first_row = 0;  // all_reduce: rows before it are unchanged
+  std::int32_t peer = -1;      // of a transfer: the other side, by its position in the group; of a broadcast: the root
   MatchId match;               // of a transfer: the same number on both sides, and on no other transfer between them
 };
 
-// One instance of a value: its own for every micro-batch, or one for the step (micro_batch -1). A value may have several
-// at once: a parameter gathered for the forward pass of one micro-batch and the backward pass of another, a value kept
-// and the same one recomputed.
+// One instance of a value: one per micro-batch, or one for the step (micro_batch -1). A value may have several at once:
+// a parameter gathered for the forward pass of one micro-batch and the backward pass of another, a kept value and the
+// same one recomputed.
 struct Buffer {
   ValueId value;
   std::int32_t micro_batch = -1;
-  std::int32_t contributions = 0;  // how many `add`s it must get in a step
+  std::int32_t contributions = 0;  // number of `add`s that it must get in a step
   std::int32_t instance = 0;
 };
 
 struct BufferUse {
   BufferId buffer;
   Access access = Access::read;
-  // Of an `add`: its number, fixed when the node is made, by micro-batch and consumer. Number 0 writes, the others add in
-  // the order of their numbers, whatever order passes choose; so reordering cannot change a bit.
+  // Of an `add`: its number, fixed when the node is made, by micro-batch and consumer. Number 0 writes; the others add
+  // in the order of their numbers, whatever order passes choose. So reordering cannot change a bit.
   std::int32_t contribution = -1;
 };
 
 enum class NodeKind : std::uint8_t {
-  compute,         // a piece's arithmetic
-  communicate,     // its collectives, in their order
+  compute,         // the arithmetic of a piece
+  communicate,     // the collectives of the node, in order
   wait_counts,     // the host waits for counts of rows: reads them, writes their copies
   sum_of_squares,  // of the gradients it reads, each into the row that its value names
   release,         // ends the life of the gathered parameters that it writes
@@ -126,8 +126,8 @@ struct Node {
   std::int32_t first_use = 0, uses = 0;                // in Plan::uses; of a piece's node, in the order of its own uses
   std::int32_t first_collective = 0, collectives = 0;  // in Plan::collectives
   double flops = 0, bytes = 0;                         // filled by price()
-  // Left over by the step before: what it reads is that step's. The nodes of a plan's first step without these, then
-  // all of them in every step, then these alone (a flush) are a whole run.
+  // Left over from the previous step: it reads that step's values. A whole run is: a first step without these nodes,
+  // then steps with all nodes, then these alone (a flush).
   bool carried = false;
 };
 
@@ -156,7 +156,7 @@ struct Plan {
   std::string name_of(BufferId buffer) const;   // "main.0*.xn@2"; a second instance: "main.0*.xn@2#1"
   std::string name_of(const Node& node) const;  // "backward main.0*.mix@2"
 
-  // For passes: what they add. The node is not yet in `nodes`.
+  // For passes. make_node does not add the node to `nodes`.
   ValueId add_value(ValueInfo value);
   BufferId add_buffer(ValueId value, std::int32_t micro_batch = -1, std::int32_t instance = 0);
   PlaceId add_place(int unit, const std::string& layer, const std::string& piece);
@@ -164,10 +164,10 @@ struct Plan {
                  std::span<const BufferUse> used, std::span<const NodeCollective> communication = {});
 };
 
-// Whether the lane carries communication: all do but `compute` and `update`.
+// True for all lanes except `compute` and `update`.
 bool lane_communicates(Lane lane);
 
-// Equal for plans that do the same: nodes, uses, collectives, sizes and names. To find out whether ranks agree.
+// Equal for plans that do the same: nodes, uses, collectives, sizes and names. Used to check that ranks agree.
 std::uint64_t digest_of(const Plan& plan);  // digest.cc
 
 }  // namespace weft

@@ -42,7 +42,7 @@ std::string to_text(const Plan& plan, const MemoryPlan& memory) {
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
     const Node& node = plan.nodes[i];
     text += fmt::format("node {} {} {}{}\n", i, name_of(node.lane), plan.name_of(node),
-                        node.carried ? " of the step before" : "");
+                        node.carried ? " of the previous step" : "");
     for (const BufferUse& use : plan.uses_of(node)) {
       text += fmt::format("  {} {}", word(use.access), plan.name_of(use.buffer));
       if (use.access == Access::add)

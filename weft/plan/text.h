@@ -1,4 +1,4 @@
-// A plan as text, for people and for golden files, and as JSON. Format: docs/plan_format.md.
+// A plan as text, for reading and for golden files, and as JSON. Format: docs/plan_format.md.
 #pragma once
 
 #include <string>

@@ -1,8 +1,8 @@
 // `*`: y = x + W_o attention(rope(norm(q)), rope(norm(k)), v),  [q | k | v] = W_qkv norm(x).
 //
-// T tokens, H hidden, hq query and hk key/value heads of d. The packed matrix qkv [T, (hq + 2 hk) d] holds queries, then
-// keys, then values. With an output gate its logits follow, [T, hq d]; attention's output is multiplied by their sigmoid
-// before W_o. Without query/key norms qkv is rotated in place; with them the raw product is kept as well.
+// T tokens, H hidden, hq query and hk key/value heads of d. The packed matrix qkv [T, (hq + 2 hk) d] holds queries,
+// then keys, then values. With an output gate its logits follow, [T, hq d]; attention's output is multiplied by their
+// sigmoid before W_o. Without query/key norms qkv is rotated in place; with them the raw product is kept as well.
 // Sinks [hq] are one more logit per head, without a value.
 #include <cmath>
 
@@ -16,7 +16,7 @@ namespace weft {
 
 namespace {
 
-struct SelfAttention : ResidualBlock {  // in: the raw product, qkv itself where there are no query/key norms
+struct SelfAttention : ResidualBlock {  // in: the raw product; without query/key norms, qkv itself
   AttentionSpec spec;
   std::int64_t hq = 0, hk = 0, d = 0, length = 0;
   double scale = 0;

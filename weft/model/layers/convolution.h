@@ -1,4 +1,4 @@
-// The causal convolution in front of a recurrence (`M`, `G`), with its gradients.
+// The causal convolution before a recurrence (`M`, `G`), with its gradients.
 #pragma once
 
 #include "weft/model/builder.h"
@@ -11,11 +11,11 @@ struct Convolution : ParameterValues {  // [channels, taps]
   bool has_bias() const { return bias.value.valid(); }
 
   void forward(const Run& r, const Tensor& x, const Tensor& y) const;
-  // Writes dx, and adds to the gradients of weight and bias: they are too small for a phase of their own.
+  // Writes dx, and adds to the gradients of weight and bias: they are too small for a separate phase.
   void backward(const Run& r, const Tensor& x, const Tensor& dy, const Tensor& dx) const;
 };
 
-// PyTorch's initial values of a convolution with this many taps.
+// PyTorch's initialization of a convolution with this many taps.
 Init convolution_init(std::int64_t taps);
 
 }  // namespace weft

@@ -1,8 +1,9 @@
-// `G`: gated delta net. [q | k | v | z | beta | alpha] = W_in norm(x); [q | k | v] pass the convolution; heads of q and k
-// are scaled to length one (q times key_dim^-1/2); then the gated delta rule. The norm of every value head times silu(z)
-// goes through W_out onto the residual stream.
+// `G`: gated delta net. [q | k | v | z | beta | alpha] = W_in norm(x); [q | k | v] go through the convolution; heads of
+// q and k are scaled to unit length (q times key_dim^-1/2); then the gated delta rule. The norm of every value head
+// times silu(z) goes through W_out and is added to the residual stream.
 //
-// T tokens, H hidden, Dk = key_heads * key_dim, Dv = heads * head_dim. One state per chunk and head is kept for backward.
+// T tokens, H hidden, Dk = key_heads * key_dim, Dv = heads * head_dim. One state per chunk and head is kept for
+// backward.
 #include <cmath>
 
 #include "weft/device/operations.h"
@@ -26,7 +27,7 @@ struct DeltaNet : ResidualBlock {
   std::int64_t keys() const { return spec.key_width(); }
   std::int64_t values() const { return spec.width(); }
   std::int64_t in_width() const { return spec.channels() + values() + 2 * spec.heads; }
-  // Parts of [q | k | v | z | beta | alpha]; [q | k | v] and [q | k] begin in the same way.
+  // Parts of [q | k | v | z | beta | alpha], of [q | k | v] and of [q | k].
   Tensor qkv(const Tensor& all) const { return all.slice_columns(0, 2 * keys() + values()); }
   Tensor z(const Tensor& all) const { return all.slice_columns(2 * keys() + values(), values()); }
   Tensor beta(const Tensor& all) const { return all.slice_columns(2 * (keys() + values()), spec.heads); }
@@ -81,7 +82,7 @@ void add_values(ModuleBuilder& b, DeltaNet& v) {
   v.add_gradients(b);
 }
 
-// Of the queries, or of the keys.
+// The norm of the queries, or of the keys.
 L2Norm unit_length(const Run& r, const DeltaNet& v, bool queries) {
   L2Norm op;
   op.x = queries ? v.q(r[v.conv]) : v.k(r[v.conv]);

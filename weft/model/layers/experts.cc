@@ -7,7 +7,7 @@ namespace weft {
 
 namespace {
 
-// As join below, with W_up behind the sum over choices.
+// Like join below, with W_up after the sum over choices.
 ValueId add_latent_join(ModuleBuilder& b, const ExpertsSpec& spec, const Routing& v, ValueId x, ValueId y,
                         ValueId shared_out) {
   const std::int64_t T = b.tokens(), H = b.config().hidden, W = spec.latent, k = spec.router.k;
@@ -65,7 +65,7 @@ ValueId add_experts(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x) {
   }
 
   if (spec.latent > 0) return add_latent_join(b, spec, v, x, y, shared_out);
-  // The sum over choices; rows carry their weights already.
+  // The sum over choices; rows are already weighted.
   Piece& p = b.piece("join");
   p.forward.uses = {{x}, {v.out}, {v.row_of_slot}, {y, Access::write}};
   if (shared) p.forward.uses.push_back({shared_out});

@@ -1,6 +1,6 @@
-// The parts of an `E` layer: route -> [counts, dispatch ->] experts [-> combine] -> join, and shared beside them.
-// T tokens, H hidden, k choices, E experts, W the width of an expert's input and output: H, or that of latent experts,
-// who get W_down norm(x) and whose sum goes through W_up; brackets: only where experts are spread over ranks.
+// The parts of an `E` layer: route -> [counts, dispatch ->] experts [-> combine] -> join, with `shared` in parallel.
+// Brackets: only where experts are spread over ranks. T tokens, H hidden, k choices, E experts. W is the width of an
+// expert's input and output: H, or that of latent experts, which read W_down norm(x) and whose sum goes through W_up.
 #pragma once
 
 #include "weft/device/operations/matmul.h"
@@ -8,19 +8,19 @@
 
 namespace weft {
 
-// What route makes of a micro-batch: a row for every (token, choice), sorted by expert.
+// Output of route for a micro-batch: a row for every (token, choice), sorted by expert.
 struct Routing {
   ValueId xn;                                // [T, H], input of the router and of the shared expert
   ValueId counts, offsets;                   // [E], [E + 1]
   ValueId row_of_slot, slot_of_row, in_use;  // [T, k], [R], [1]
   ValueId rows, row_weights;                 // [R, W], [R, 1]
-  ValueId drows, drow_weights;               // their gradients, which experts (or the way back from them) write
-  ValueId out, dout;                         // [R, W]: what comes back of the experts, and its gradient
+  ValueId drows, drow_weights;               // their gradients, written by experts or by dispatch's backward
+  ValueId out, dout;                         // [R, W]: the experts' results, and their gradient
   ValueId dxn_shared;                        // [T, H]: the shared expert's part of the gradient of xn
   std::int64_t R = 0;
 };
 
-// Rows as this rank's experts see them: sorted by local expert. Without an exchange they are route's own.
+// Rows as this rank's experts see them: sorted by local expert. Without an exchange they are those of route.
 struct ExpertRows {
   ValueId counts, offsets, in_use;  // [experts here], [experts here + 1], [1]
   ValueId rows, row_weights, drows, drow_weights, out, dout;
@@ -36,7 +36,7 @@ inline std::int64_t row_width(const ModuleBuilder& b, const ExpertsSpec& spec) {
 void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy, Routing& routing);  // experts_route.cc
 void add_expert_mlp(ModuleBuilder& b, const ExpertsSpec& spec, const ExpertRows& rows);              // experts_mlp.cc
 ValueId add_shared_expert(ModuleBuilder& b, const ExpertsSpec& spec, const Routing& routing, ValueId dy);
-// Adds dispatch and combine around add_expert_mlp; add_meanwhile adds what can run while rows travel.
+// Adds dispatch and combine around add_expert_mlp; add_meanwhile adds what can run during the exchange.
 void add_exchanged_experts(ModuleBuilder& b, const ExpertsSpec& spec, const Routing& routing,
                            const std::function<void()>& add_meanwhile);  // experts_exchange.cc
 

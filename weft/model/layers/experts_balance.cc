@@ -21,7 +21,7 @@ RouterBalance::RouterBalance(ModuleBuilder& b, const ExpertsSpec& spec, ValueId 
   Module& m = b.module();
   const std::int64_t T = b.tokens(), E = experts_, k = router_.k;
   if (spec_.capacity_factor > 0) {
-    // A token goes to an expert once, so that no expert needs more rows than there are tokens.
+    // A token goes to an expert at most once, so no expert needs more rows than there are tokens.
     const double rows = std::ceil(static_cast<double>(T * k) / static_cast<double>(E) * spec_.capacity_factor);
     capacity_ = static_cast<std::int64_t>(std::min(rows, static_cast<double>(T)));
     drops_ = capacity_ < T;

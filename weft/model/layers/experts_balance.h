@@ -1,4 +1,4 @@
-// What `route` does beside routing to keep experts equally busy: capacity, losses, counts for the bias of the choice.
+// What `route` does besides routing to balance the experts: capacity, losses, counts for the bias of the choice.
 #pragma once
 
 #include "weft/model/layers/experts.h"
@@ -7,14 +7,14 @@ namespace weft {
 
 class RouterBalance {
  public:
-  // scores, logits [T, E], indices [T, k]: what the router makes. expert_bias: of the choice; invalid: none.
+  // scores, logits [T, E], indices, weights [T, k]: the router's output. expert_bias: of the choice; invalid: none.
   RouterBalance(ModuleBuilder& b, const ExpertsSpec& spec, ValueId scores, ValueId logits, ValueId indices,
                 ValueId weights, ValueId expert_bias);
 
   ValueId kept() const { return kept_; }  // the choices that become rows: [T, k], -1 where dropped
   std::int64_t rows_an_expert() const { return padded_ ? capacity_ : 0; }  // 0: as many as are chosen
 
-  // Uses of route's forward, and what it does behind the router: drop what is beyond the capacity; in training, count.
+  // Uses of route's forward, and what it does after the router: drop choices beyond the capacity; in training, count.
   void add_forward(PieceCode& code) const;
   void add_evaluation(PieceCode& code) const;
   void drop(const Run& r) const;
@@ -22,7 +22,7 @@ class RouterBalance {
   // The statistics of all ranks, reduced between route and its backward.
   void add_statistics(ModuleBuilder& b) const;
   void add_backward(PieceCode& code) const;
-  void add_gradients(const Run& r, ValueId dlogits) const;  // of the losses, behind router_backward
+  void add_gradients(const Run& r, ValueId dlogits) const;  // of the losses, after router_backward
 
  private:
   struct Loss {
@@ -41,7 +41,7 @@ class RouterBalance {
   ValueId scores_, logits_, indices_, weights_, kept_;
   ValueId batch_counts_, sequence_counts_;  // f64 [1, E], [B, E]
   ValueId running_, before_, snapshot_;     // f64 [1, E]: of this step so far; of all ranks
-  ValueId bias_counts_;                     // f64 [E]: of the whole step, in the place of a gradient
+  ValueId bias_counts_;                     // f64 [E]: of the whole step, in place of a gradient
   ValueId losses_, step_;
   std::vector<Loss> balance_;
 };

@@ -1,10 +1,10 @@
 // Experts spread over the ranks of an expert group: rows go to the rank of their expert and come back.
 //
 // counts    every rank learns how many rows each source has for each of its experts
-// dispatch  rows and their weights travel; received rows lie by source, within a source by expert
-// experts   sorts them by expert (within an expert by source, then in the source's order), the grouped MLP, sorts back
-// combine   results travel back and lie where their rows lay
-// Backward, gradients take the same ways in the other direction. B: rows received at most; El: experts of this rank.
+// dispatch  sends rows and their weights; received rows are ordered by source, then by expert
+// experts   sorts them by expert (within an expert by source, then in the source's order), runs the MLP, sorts back
+// combine   sends results back to where their rows were
+// In backward, gradients take the same paths in reverse. B: most rows that can be received; El: experts of this rank.
 #include <algorithm>
 
 #include "weft/device/operations.h"
@@ -14,10 +14,11 @@ namespace weft {
 
 namespace {
 
-// Puts `before` and `after` around a phase's code, with what they use.
+// Wraps `before` and `after` around a phase's code. made: values of the code that `before` now writes; more: other
+// uses.
 void surround(PieceCode& code, std::vector<ValueUse> made, std::vector<ValueUse> more,
               std::function<void(const Run&)> before, std::function<void(const Run&)> after) {
-  for (ValueUse& use : code.uses)  // what was read from another piece is made here now
+  for (ValueUse& use : code.uses)
     for (const ValueUse& own : made)
       if (use.value == own.value) use.access = own.access;
   code.uses.insert(code.uses.end(), more.begin(), more.end());
@@ -37,7 +38,7 @@ void add_exchanged_experts(ModuleBuilder& b, const ExpertsSpec& spec, const Rout
   const Layout::ExpertRange here = layout.experts_here(spec.experts);
   const std::int64_t T = b.tokens(), H = row_width(b, spec), ranks = layout.size_of(group);
   const std::int64_t El = here.count, alignment = b.options().row_alignment;
-  // A token has at most min(k, El) rows at one rank.
+  // A token has at most min(k, El) rows on one rank.
   const std::int64_t B = ranks * T * std::min(spec.router.k, El);
   const std::int64_t R = B + El * (alignment - 1);
   const DType compute = b.compute(), acc = b.accumulate();
@@ -74,7 +75,8 @@ void add_exchanged_experts(ModuleBuilder& b, const ExpertsSpec& spec, const Rout
                         rows.rows, rows.row_weights, rows.drows, rows.drow_weights, rows.out, rows.dout})
     b.module().values[value.index()].in_use = share;
 
-  // At home rows lie by the rank they go to, at the experts by the rank they came from; the way back is the same.
+  // On their own rank, rows are ordered by the rank they go to; at the experts, by the rank they came from. Results and
+  // gradients have the same order.
   for (ValueId value : {v.rows, v.row_weights, v.drows, v.drow_weights, v.out, v.dout})
     b.module().values[value.index()].counts = v.counts;
   for (ValueId value : {received, received_weights, dreceived, dreceived_weights, sent, dsent})

@@ -1,5 +1,5 @@
 // experts: one grouped MLP over the rows of all experts of this rank. The router's weight multiplies the activation
-// before the second product, so that the sum over choices needs no weights. And the shared expert.
+// before the second product, so that the sum over choices needs no weights. shared: the shared expert.
 #include "weft/device/operations.h"
 #include "weft/model/layers/experts.h"
 
@@ -51,7 +51,7 @@ void add_expert_mlp(ModuleBuilder& b, const ExpertsSpec& spec, const ExpertRows&
     r.ops().grouped_matmul(r.stream(), up);
     r.ops().activation(r.stream(), {act, r[h], r[a], r[v.row_weights], r[v.in_use]});
     r.ops().grouped_matmul(r.stream(), {Mode::forward, r[a], r[w2.value], r[v.out], v.groups(r)});
-    // The row's weight is in `a` already; the second bias needs it too.
+    // `a` already includes the row's weight; the second bias needs it too.
     if (bias) r.ops().grouped_bias(r.stream(), {r[v.out], r[b2.value], r[v.row_weights], v.groups(r)});
   };
 
@@ -96,7 +96,7 @@ void add_expert_mlp(ModuleBuilder& b, const ExpertsSpec& spec, const ExpertRows&
   };
 }
 
-// The shared expert: every token takes it, unweighted or times sigmoid(x w) of its own.
+// The shared expert: every token goes through it, unweighted or times sigmoid(x w).
 ValueId add_shared_expert(ModuleBuilder& b, const ExpertsSpec& spec, const Routing& v, ValueId dy) {
   const std::int64_t T = b.tokens(), H = b.config().hidden, F = spec.shared_ffn;
   const bool gated = spec.activation.gated();

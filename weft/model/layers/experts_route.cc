@@ -8,13 +8,13 @@ namespace weft {
 namespace {
 
 std::int64_t align(std::int64_t rows, std::int64_t alignment) { return (rows + alignment - 1) / alignment * alignment; }
-// Every expert's rows may be padded to the alignment.
+// Most rows: those of every expert may be padded to the alignment.
 std::int64_t row_bound(std::int64_t slots, std::int64_t experts, std::int64_t alignment) {
   return slots + (alignment > 1 ? experts * (alignment - 1) : 0);
 }
 
-// Logits [T, E] that spread tokens evenly over experts: standard normal numbers, a function of the layer and the token's
-// place in its micro-batch. The same in every micro-batch and step, so on every layout and device too.
+// Logits [T, E] that spread tokens evenly over experts: standard normal numbers, a function of the layer and the
+// token's position in its micro-batch. So they are the same in every micro-batch and step, on every layout and device.
 ValueId forced_logits(ModuleBuilder& b, const std::string& layer, std::int64_t experts) {
   const std::string name = layer + ".forced_logits";
   const std::int64_t count = b.tokens() * experts;
@@ -32,7 +32,7 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
   const DType compute = b.compute(), acc = b.accumulate();
   const double eps = b.config().norm_epsilon;
   const bool zero_centred = b.config().zero_centred_norms, shared = spec.shared_ffn > 0;
-  // Rows that travel lie densely.
+  // Rows that are exchanged are not padded.
   const bool travels = b.options().layout.divides(b.options().layout.expert_ranks());
   const std::int64_t alignment = travels ? 1 : b.options().row_alignment;
   const RouterSpec router = spec.router;
@@ -56,7 +56,7 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
     dlowered = b.activation("d(lowered)", compute, {T, W});
   }
 
-  // Forced logits take the place of the router's own; their gradient goes to the router, which is still computed.
+  // Forced logits replace the router's; their gradient goes to the router, which still computes.
   const ValueId forced = spec.balance.forced ? forced_logits(b, b.layer(), E) : ValueId{};
   const bool keeps_logits = spec.balance.z_loss > 0 && !forced.valid();
   const ValueId logits = keeps_logits ? b.activation("logits", acc, {T, E}) : b.scratch("logits", acc, {T, E});
@@ -71,7 +71,7 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
   const std::int64_t capacity = balance.rows_an_expert();
   v.R = capacity > 0 ? E * align(capacity, alignment) : row_bound(T * k, E, alignment);
   v.counts = b.activation("counts", DType::i32, {E});
-  // Where rows travel, experts have offsets of their own.
+  // Where rows are exchanged, experts have their own offsets.
   v.offsets = travels ? b.scratch("offsets", DType::i32, {E + 1}) : b.activation("offsets", DType::i32, {E + 1});
   v.row_of_slot = b.activation("row_of_slot", DType::i32, {T, k});
   v.slot_of_row = b.activation("slot_of_row", DType::i32, {v.R});

@@ -1,7 +1,8 @@
 // Final norm, and the head with cross entropy.
 //
-// The head never holds all logits: it works on slices of tokens. While a slice's logits are there it computes the loss,
-// the gradient of its input and the weight gradient, so logits are computed once; its forward is its backward.
+// The head never holds all logits: it works on slices of tokens. For each slice it computes the loss, the gradient of
+// its input and the weight gradient while it has the logits, so they are computed once. Its forward includes its
+// backward.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -26,7 +27,7 @@ struct Head {
   bool main() const { return depth == 0; }
   // Gradients of logits enter products in the model's dtype.
   bool narrow() const { return dlogits != logits; }
-  // What a slice does with a sum that the first slice began.
+  // How a slice stores into a sum that the first slice began.
   static Store store(Store first, std::int64_t begin) { return begin == 0 ? first : Store::add; }
 };
 
@@ -65,7 +66,7 @@ void make_labels(const Run& r, const Head& v) {
   if (!v.main()) r.ops().shift(r.stream(), {r[v.next], r[v.labels], {}, v.depth, -1, v.length});
 }
 
-// Of the n tokens from `begin` on; dlogits may be absent.
+// The loss of n tokens from `begin` on; dlogits may be absent.
 void add_loss(const Run& r, const Head& v, std::int64_t begin, std::int64_t n, const Tensor& logits,
               const Tensor& dlogits) {
   const Tensor labels = r[v.labels].slice_rows(begin, n), scale = r[v.scales].slice_rows(v.scale_row, 1);

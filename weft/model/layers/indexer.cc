@@ -1,7 +1,7 @@
 // The indexer's scores: score_ij = scale sum_h w_ih relu(q_ih . k_j), n heads of d, scale = (n d)^-1/2.
 //   q = rope(W_q q_latent)     [k | w] = W_kw xn     k = rope(layer_norm(k)), one head
-// Rotary turns the first elements of a head, in halves. Without a loss only the choice of keys is kept, and the
-// parameters are not trained.
+// Rotation applies to the first elements of a head, in the half-split style. Without a loss only the chosen keys are
+// kept, and the parameters are not trained.
 #include "weft/model/layers/indexer.h"
 
 #include <cmath>
@@ -21,7 +21,7 @@ struct KeyChooser {
   double scale = 0, epsilon = 0, factor = 0;  // of the scores, the norm, the loss
   bool trained = false;
 
-  Linear w_q, w_kw;  // weights have gradients only where they are trained
+  Linear w_q, w_kw;  // without gradients unless trained
   ParameterValues norm, norm_bias;
   ValueId q, kw, k, mean, inverse, keys;
   ValueId dq, dkw, dk, scratch, loss, step;

@@ -1,4 +1,4 @@
-// The indexer of sparse attention: it chooses the keys that a query sees, and learns the choice from attention itself.
+// The indexer of sparse attention: it chooses the keys that a query sees, and learns to from attention itself.
 #pragma once
 
 #include "weft/device/operations/attention.h"
@@ -6,8 +6,8 @@
 
 namespace weft {
 
-// Parts of the layer's piece. backward and weight_gradient are present where the indexer has a loss of its own; no
-// gradient leaves it.
+// Parts of the layer's piece. backward and weight_gradient are present where the indexer has a loss; its gradients stay
+// within the indexer.
 struct IndexerParts {
   ValueId keys;  // i32 [T, K], K = min(topk, length)
   PieceCode forward, backward, weight_gradient;

@@ -1,8 +1,8 @@
-// `+`: y = x + W_o attention(q, k, v), whose queries, keys and values are made from low-rank latents. `D`: the same over
-// the keys that an indexer chooses (indexer.cc).
+// `+`: y = x + W_o attention(q, k, v), with queries, keys and values computed from low-rank latents. `D`: the same,
+// over the keys that an indexer chooses (indexer.cc).
 //
 //   [a | c | s] = W_down norm(x)      a [T, q_rank], c [T, kv_rank], s [T, rotary_dim]
-//   q = W_q norm(a)                   per head [still | turning]; without a rank the first matrix makes q itself
+//   q = W_q norm(a)                   per head [still | turning]; without q_rank, W_down computes q itself
 //   [n | v] = W_kv norm(c)            n: the heads' own parts of the keys
 //   k_h = [n_h | rope(s)]             the turning part is the same for all heads
 // T tokens, H hidden, h heads. Matrices that read the same rows are stored as one.
@@ -178,7 +178,7 @@ void run_backward(const Run& r, const LatentAttention& v) {
   }
 }
 
-// Adds the uses of a part to those of the code it is in, which may have some of them already.
+// Adds the uses of a part to those of the code that contains it, which may already have some of them.
 void add_uses(PieceCode& code, const PieceCode& part) {
   for (const ValueUse& use : part.uses) {
     const bool there = std::any_of(code.uses.begin(), code.uses.end(),

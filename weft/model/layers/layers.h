@@ -17,7 +17,7 @@ ValueId add_experts(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x);     /
 ValueId add_final_norm(ModuleBuilder& b, ValueId x, int depth = 0);            // head.cc
 // Cross entropy of the next token, or of the one `depth` positions further on.
 void add_head(ModuleBuilder& b, ValueId x, ParameterValues weight, int depth = 0);  // head.cc
-// The input of MTP depth `depth`; h: the hidden state of the depth before, after its final norm.
+// The input of MTP depth `depth`; h: the hidden state of the previous depth, after its final norm.
 ValueId add_mtp_input(ModuleBuilder& b, int depth, ValueId h, ParameterValues embedding);  // mtp.cc
 
 }  // namespace weft

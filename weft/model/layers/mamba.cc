@@ -1,8 +1,8 @@
-// `M`: Mamba-2. [z | x | B | C | dt] = W_in norm(x); [x | B | C] pass the convolution, then the scan; the gated norm of
-// the scan's output and z goes through W_out onto the residual stream.
+// `M`: Mamba-2. [z | x | B | C | dt] = W_in norm(x); [x | B | C] go through the convolution, then the scan; the gated
+// norm of the scan's output and z goes through W_out and is added to the residual stream.
 //
-// T tokens, H hidden, Di = heads * head_dim, N = groups * state. One state per chunk and head is kept for backward; what
-// is inside a chunk is computed again.
+// T tokens, H hidden, Di = heads * head_dim, N = groups * state. One state per chunk and head is kept for backward;
+// states within a chunk are recomputed.
 #include "weft/device/operations.h"
 #include "weft/model/layers/convolution.h"
 #include "weft/model/layers/layers.h"
@@ -55,7 +55,7 @@ void add_parameters(ModuleBuilder& b, Mamba& v) {
   v.A_log = b.precise_parameter("A_log", heads, {b.part(Role::A_log, heads, {Init::Kind::log_uniform, 1, 16})});
   v.dt_bias = b.precise_parameter("dt_bias", heads, {b.part(Role::dt_bias, heads, {Init::Kind::step_bias, 1e-3, 0.1})});
   v.D = b.precise_parameter("D", heads, {b.part(Role::D, heads, {Init::Kind::constant, 1})});
-  // Never zero-centred: in no published model is it.
+  // Never zero-centred: no published model does that.
   v.gate_norm = b.parameter("gate_norm_weight", {Di}, {b.part(Role::mixer_norm, {Di}, {Init::Kind::constant, 1})});
   v.w_out = {b.parameter("output_weight", {H, Di}, {b.part(Role::output, {H, Di}, b.residual_init())})};
 }

@@ -1,8 +1,8 @@
 // Multi-token prediction: the input of depth d. With h the hidden state of depth d - 1 after its final norm (depth 0:
 // the main part), and e the embedding of the token d positions further on:
 //   y = W [norm_e(e) | norm_h(h)]         W [H, 2 H]
-// Embedding and head are the main part's. Where the token further on is beyond the sequence's end, token 0 takes its
-// place; that position's label is not counted either, and no earlier position sees it.
+// Embedding and head are the main part's. Where that token is beyond the end of the sequence, token 0 replaces it; the
+// position's label is not counted, and no earlier position sees it.
 #include <fmt/format.h>
 
 #include "weft/device/operations.h"

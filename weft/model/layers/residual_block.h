@@ -1,8 +1,8 @@
-// What every kind of layer but `E` is: a body between two products, on top of the residual stream.
+// Every kind of layer except `E`: a body between two products, added to the residual stream.
 //
 //   normalise     xn = norm(x)                       [T, H]
 //   project_in    in = W_in xn (+ bias)
-//   body          mixed = what the kind of layer makes of `in`
+//   body          mixed = f(in), which depends on the kind of layer
 //   project_out   y = x + W_out mixed (+ bias)       [T, H]
 //
 // Backward runs the four steps in reverse. A layout that splits W_in by rows and W_out by columns communicates between
@@ -19,16 +19,16 @@ struct ResidualBlock {
   Norm norm;
   Linear w_in, w_out;
 
-  // Their places in a layer's lists are fixed: the norm's weight is its first parameter, xn and inverse are its first
-  // values, dx and dy its last. A layer makes the rest between them, under names of its own.
+  // Their positions in a layer's lists are fixed: the norm's weight is its first parameter, xn and inverse are its
+  // first values, dx and dy its last. The layer adds the rest between them, under its own names.
   void add_norm_weight(ModuleBuilder& b, ValueId from);
   void add_norm_values(ModuleBuilder& b);
   void add_gradients(ModuleBuilder& b);
 
-  // Adds the piece `mix` and returns y. Of forward and backward, `uses` are those of all four steps, in the order the
-  // plan lists them, and `run` is the body's alone; weight_gradient is complete.
+  // Adds the piece `mix` and returns y. In forward and backward, `uses` covers all four steps, in the order the plan
+  // lists them, and `run` only the body; weight_gradient is complete.
   ValueId add_piece(ModuleBuilder& b, PieceCode forward, PieceCode backward, PieceCode weight_gradient) const;
-  // Of the two products, without biases.
+  // Gradients of the two weights, without biases.
   PieceCode weight_gradient() const;
 
  private:

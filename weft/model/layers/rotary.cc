@@ -16,7 +16,7 @@ std::vector<double> frequencies(const RopeSpec& rope, std::int64_t width) {
   constexpr double two_pi = 2 * std::numbers::pi;
   const auto d = static_cast<double>(width);
   std::vector<double> f(static_cast<std::size_t>(width / 2));
-  // yarn: the dim whose wavelength makes r turns within the original positions
+  // yarn: the dim that makes this many turns within the original positions
   const auto dim_of_turns = [&](double turns) {
     return d * std::log(rope.original_positions / (two_pi * turns)) / (2 * std::log(rope.base));
   };
@@ -30,7 +30,7 @@ std::vector<double> frequencies(const RopeSpec& rope, std::int64_t width) {
     }
     low = std::max(low, 0.0);
     high = std::min(high, d - 1);
-    if (low == high) high += 0.001;  // a ramp needs a width
+    if (low == high) high += 0.001;  // the ramp divides by high - low
   }
   for (std::size_t i = 0; i < f.size(); ++i) {
     const double plain = std::pow(rope.base, -2.0 * static_cast<double>(i) / d);

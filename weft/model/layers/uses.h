@@ -1,4 +1,4 @@
-// Short forms for the list of what a piece's code uses.
+// Shorthands for the list of values that a piece's code uses.
 #pragma once
 
 #include <initializer_list>

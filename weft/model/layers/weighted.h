@@ -1,4 +1,4 @@
-// The two steps with weights that nearly every layer is made of: a product and an RMS norm, each with its gradients.
+// The two weighted steps that nearly every layer consists of: a product and an RMS norm, each with its gradients.
 #pragma once
 
 #include "weft/model/builder.h"
@@ -19,10 +19,10 @@ struct Linear : ParameterValues {
 struct Norm : ParameterValues {
   double epsilon = 0;
   bool zero_centred = false;
-  std::int64_t groups = 1;  // equal parts of a row, each with a norm of its own
+  std::int64_t groups = 1;  // equal parts of a row, each normalised on its own
 
   void forward(const Run& r, const Tensor& x, const Tensor& y, ValueId inverse) const;
-  // Adds to the weight's gradient; dx gets the residual's gradient as well, where one is given.
+  // Adds to the weight's gradient. dx includes the residual's gradient where one is given.
   void backward(const Run& r, const Tensor& x, ValueId inverse, const Tensor& dy, const Tensor& dx,
                 const Tensor& residual = {}) const;
 };

@@ -42,7 +42,7 @@ std::string difference(const Plan& p, const Call& x, const Plan& q, const Call& 
   const auto alike = [](const ValueInfo& u, const ValueInfo& v) { return u.shape == v.shape && u.dtype == v.dtype; };
   if (a.kind == CollectiveKind::all_reduce || a.kind == CollectiveKind::broadcast) {
     if (!alike(sent, received)) return fmt::format("{} meets {}", describe(p, a.send), describe(q, b.receive));
-    if (a.first_row != b.first_row) return fmt::format("sums begin with rows {} and {}", a.first_row, b.first_row);
+    if (a.first_row != b.first_row) return fmt::format("sums begin at rows {} and {}", a.first_row, b.first_row);
     if (a.peer != b.peer) return fmt::format("the roots are {} and {}", a.peer, b.peer);
     return {};
   }
@@ -51,8 +51,8 @@ std::string difference(const Plan& p, const Call& x, const Plan& q, const Call& 
     if (!alike(taken, received)) return fmt::format("{} meets {}", describe(p, a.receive), describe(q, b.receive));
     return {};
   }
-  if (a.send_counts.valid() != b.receive_counts.valid()) return "one side has counts, the other even parts";
-  // With counts, rows must be alike and there must be as many counts; else all of it.
+  if (a.send_counts.valid() != b.receive_counts.valid()) return "one side has counts, the other equal parts";
+  // With counts, rows must have the same type and width, and the numbers of counts must agree; without, the sizes must.
   const auto fits = [&](const ValueInfo& u, const ValueInfo& v) {
     const auto width = [](const ValueInfo& i) { return i.shape.elements() / std::max<std::int64_t>(1, i.shape[0]); };
     return u.dtype == v.dtype &&

@@ -1,4 +1,4 @@
-// The calls of communicators that a plan makes, and in what two calls that meet do not match.
+// The calls that a plan makes to communicators, and how two calls that meet differ.
 #pragma once
 
 #include <compare>
@@ -24,7 +24,7 @@ using Calls = std::map<CallKey, std::vector<Call>>;  // in the order of the lane
 
 Calls calls_of(const Plan& plan);
 
-// Of two calls of one communicator that are not transfers; "": they match.
+// How two calls of one communicator that are not transfers differ; "": they match.
 std::string difference(const Plan& p, const Call& x, const Plan& q, const Call& y);
 
 }  // namespace weft

@@ -19,7 +19,7 @@ std::vector<PlanFault> check_plan(const Plan& plan, const std::string& whose) {
 }
 
 void throw_faults(const std::string& what, const std::vector<PlanFault>& faults) {
-  std::string text = fmt::format("{} is wrong in {} {}:", what, faults.size(), faults.size() == 1 ? "place" : "places");
+  std::string text = fmt::format("{} has {} {}:", what, faults.size(), faults.size() == 1 ? "fault" : "faults");
   for (std::size_t i = 0; i < std::min<std::size_t>(faults.size(), 10); ++i) text += "\n  " + faults[i].message;
   throw BugError(text);
 }

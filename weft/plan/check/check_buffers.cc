@@ -1,4 +1,4 @@
-// The walk over the uses: what each buffer is when a node reads, writes, adds to or reduces it.
+// The walk over the uses: the state of each buffer when a node reads, writes, adds to or reduces it.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -9,7 +9,7 @@ namespace weft {
 
 namespace {
 
-// What the checker knows of a buffer while it walks the list.
+// What the checker knows about a buffer during the walk.
 struct BufferState {
   NodeId writer, reader, reducer, releaser;  // the last of each
   std::int32_t contributions = 0;
@@ -45,7 +45,7 @@ class Walk {
   }
 
   void run() {
-    // What the step leaves to the next one comes at its end; where it really runs, check_carried looks.
+    // What the step leaves to the next one comes at its end; check_carried checks it where it really runs.
     for (const bool carried : {false, true})
       for (std::size_t i = 0; i < plan_.nodes.size() && !faults_.full(); ++i)
         if (plan_.nodes[i].carried == carried) visit(node_id(i));
@@ -70,7 +70,7 @@ class Walk {
       BufferState& state = states_[use.buffer.index()];
       if (own.micro_batch >= 0 && buffer.micro_batch >= 0 && own.micro_batch != buffer.micro_batch &&
           !runs_on(buffer, own.micro_batch))
-        faults_.add({self}, fmt::format("{} belongs to another micro-batch than its user", name(use.buffer)));
+        faults_.add({self}, fmt::format("{} belongs to a different micro-batch than its user", name(use.buffer)));
       if (state.storage == Storage::step) check_step_value(self, use, state);
       if (state.storage == Storage::scratch) check_scratch(self, use, state);
       if (state.storage == Storage::gathered && own.kind == NodeKind::release) {
@@ -95,8 +95,8 @@ class Walk {
     last_of_[place_of(own)] = self;
   }
 
-  // Of a sum that goes on from one block of micro-batches to the next: a node uses that of its own block, or of the one
-  // before. A buffer bears the number of its block's first micro-batch.
+  // For a sum that continues from one block of micro-batches to the next: a node uses that of its own block or of the
+  // previous one. A buffer has the number of its block's first micro-batch.
   bool runs_on(const Buffer& buffer, std::int32_t micro_batch) const {
     const auto starts = running_.find(buffer.value);
     if (starts == running_.end() || buffer.micro_batch > micro_batch) return false;
@@ -115,7 +115,7 @@ class Walk {
                               state.releaser.valid()               ? "used after it is released"
                               : state.storage == Storage::gathered ? "used while it is not gathered"
                                                                    : "read before it is written"));
-      state.written = true;  // say it once
+      state.written = true;  // report it once
     } else if (state.contributions < buffer.contributions) {
       faults_.add({self, state.writer}, fmt::format("{} is read after {} of its {} contributions", name(use.buffer),
                                                     state.contributions, buffer.contributions));
@@ -126,7 +126,7 @@ class Walk {
     state.reader = self;
   }
 
-  // sums: the node adds up other ranks' values into it.
+  // sums: the node writes the sum of all ranks' values.
   void write(NodeId self, const BufferUse& use, const Buffer& buffer, BufferState& state, bool sums) {
     const auto fault = [&](const char* what) {
       faults_.add({self, state.writer}, fmt::format("{} {}", name(use.buffer), what));
@@ -134,15 +134,15 @@ class Walk {
     if (state.storage == Storage::gradient && !sums) return fault("is written by a node that is not a reduction");
     if (state.storage == Storage::gathered && state.written) fault("is gathered twice");
     if (state.storage == Storage::gathered && node(self).kind != NodeKind::communicate)
-      fault("is a gathered parameter, and a node that does not communicate writes it");
+      fault("is a gathered parameter, but a node that does not communicate writes it");
     if (state.storage == Storage::host && state.written) fault("is waited for twice");
-    if (buffer.contributions > 0 && state.storage != Storage::step) fault("gets contributions and is written over");
+    if (buffer.contributions > 0 && state.storage != Storage::step) fault("gets contributions and is overwritten");
     if ((state.storage == Storage::activation || state.storage == Storage::output) && state.written)
       fault("is written twice");
     if ((state.storage == Storage::weight || state.storage == Storage::state) && state.writer.valid())
       fault("is updated twice");
     if (state.storage == Storage::input || state.storage == Storage::constant)
-      fault("is given to the step and is written by it");
+      fault("is an input of the step, but the step writes it");
     state.written = true;
     state.read = false;
     state.reducer = {};
@@ -180,7 +180,7 @@ class Walk {
       faults_.add({self}, fmt::format("{} gets contribution {} but expects {}", name(use.buffer), number,
                                       buffer.contributions));
     } else if (const NodeId before = last_of_[place_of(node(self))]; before.valid() && before != self) {
-      // The micro-batches add in their order, whatever the order of nodes: that is what keeps sums the same.
+      // Micro-batches add in their own order, whatever the order of nodes: this keeps sums bitwise the same.
       if (buffer.micro_batch < 0 && node(before).micro_batch > node(self).micro_batch)
         faults_.add({self, before}, fmt::format("{} gets the contribution of micro-batch {} after that of {}",
                                                 name(use.buffer), node(self).micro_batch, node(before).micro_batch));
@@ -190,7 +190,7 @@ class Walk {
     state.writer = self;
   }
 
-  // A gathered parameter's memory is given back: it was there, its last user has come, and no computation ran since.
+  // A gathered parameter is released: it must be gathered and used, with no computation between its last use and here.
   void release(NodeId self, const BufferUse& use, BufferState& state) {
     if (!state.written) {
       faults_.add({self, state.releaser}, fmt::format("{} is released {}", name(use.buffer),
@@ -207,7 +207,7 @@ class Walk {
     state.releaser = self;
   }
 
-  // The node adds up that buffer over ranks and keeps a part of the sum elsewhere.
+  // Whether the node sums that buffer over ranks and keeps a part of the sum elsewhere.
   bool scatters(const Node& own, BufferId buffer) const {
     const auto collectives = plan_.collectives_of(own);
     return std::any_of(collectives.begin(), collectives.end(), [&](const NodeCollective& c) {
@@ -219,8 +219,8 @@ class Walk {
     return node.place.index() * phase_count + static_cast<std::size_t>(node.phase);
   }
 
-  // A step value that a node computes: once, and before anything of the step that reads or sums it. Nodes of a micro-batch
-  // read what the host gave.
+  // A step value is computed by one node, before any node of the step that reads or sums it. Nodes of a micro-batch
+  // read what the host wrote.
   void check_step_value(NodeId self, const BufferUse& use, const BufferState& state) {
     if (use.access == Access::add) return;
     const bool changed = state.writer.valid() && node(state.writer).micro_batch < 0;
@@ -241,7 +241,7 @@ class Walk {
   void check_scratch(NodeId self, const BufferUse& use, const BufferState& state) {
     for (NodeId other : {state.writer, state.reader})
       if (other.valid() && other != self)
-        faults_.add({self, other}, fmt::format("{} is scratch of one node and used by two", name(use.buffer)));
+        faults_.add({self, other}, fmt::format("{} is scratch memory, but two nodes use it", name(use.buffer)));
   }
 
   void finish(BufferId id) {
@@ -263,7 +263,7 @@ class Walk {
       faults_.add({state.writer}, fmt::format("{} is never used by an update", name(id)));
   }
 
-  // A tensor that gets a gradient is updated.
+  // A tensor that gets a gradient must be updated.
   void check_updates() {
     if (plan_.kind != PlanKind::train) return;
     std::map<TensorId, BufferId> gradients;
@@ -281,10 +281,10 @@ class Walk {
   const Plan& plan_;
   FaultList& faults_;
   std::vector<BufferState> states_;
-  std::map<BufferId, NodeId> step_writers_;            // of step values: the first node that computes it
+  std::map<BufferId, NodeId> step_writers_;            // of step values: the first node that computes each
   std::vector<NodeId> last_of_;                        // of each place and phase, by place_of
   std::vector<std::int32_t> next_compute_;             // by node: the next one of the compute lane
-  std::map<ValueId, std::set<std::int32_t>> running_;  // sums that run on: the first micro-batches of their blocks
+  std::map<ValueId, std::set<std::int32_t>> running_;  // running sums: the first micro-batches of their blocks
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Nodes that a step has left to the next one. check_buffers sees them at the end of their own step; here they are seen
-// where they stand, beside the nodes of the step that runs them: what they need must have outlived its step and must not
-// be overwritten yet, and nobody may have used what they change.
+// Nodes that a step has left to the next one. check_buffers sees them at the end of their own step. This file checks
+// them at their position in the step that runs them: what they need must have outlived its step and must not be
+// overwritten yet, and no node may have used what they change.
 #include "weft/plan/check/faults.h"
 
 namespace weft {
@@ -18,7 +18,7 @@ void check_carried(const Plan& plan, FaultList& faults) {
     const Node& node = plan.nodes[i];
     const NodeId self = node_id(i);
     if (node.carried && node.phase != Phase::update)
-      faults.add({self}, "is left to the next step, and is not an update");
+      faults.add({self}, "is left to the next step, but is not an update");
     for (const BufferUse& use : plan.uses_of(node)) {
       const std::string name = plan.name_of(use.buffer);
       OwnUses& seen = own[use.buffer.index()];
@@ -35,16 +35,16 @@ void check_carried(const Plan& plan, FaultList& faults) {
           break;
         case Storage::step:
           if (!computed[use.buffer.index()])
-            faults.add({self}, fmt::format("{} is given anew before the step that runs this node", name));
+            faults.add({self}, fmt::format("{} is rewritten by the host before the step that runs this node", name));
           break;
         default:
           break;
       }
       if (seen.writer.valid())
         faults.add({self, seen.writer},
-                   fmt::format("{} is overwritten before the update of the step before has used it", name));
+                   fmt::format("{} is overwritten before the update of the previous step has used it", name));
       if (use.access != Access::read && seen.reader.valid())
-        faults.add({self, seen.reader}, fmt::format("{} is read before its update of the step before", name));
+        faults.add({self, seen.reader}, fmt::format("{} is read before its update of the previous step", name));
     }
   }
 }

@@ -1,4 +1,4 @@
-// What nodes without arithmetic do: what they send and receive, which counts they go by, what they wait for and release.
+// Nodes without arithmetic: what they send and receive, which counts they use, what they wait for and release.
 #include <algorithm>
 #include <map>
 
@@ -28,7 +28,7 @@ class CollectiveCheck {
   void check_kind(const Node& node) {
     const auto fault = [&](const std::string& what) { faults_.add({self_}, what); };
     if (node.kind == NodeKind::communicate) {
-      if (node.collectives == 0) fault("communicates with nobody");
+      if (node.collectives == 0) fault("communicates, but has no collectives");
       if (!lane_communicates(node.lane))
         fault(fmt::format("communicates on lane {}, which computes", name_of(node.lane)));
     } else if (node.collectives > 0) {
@@ -52,7 +52,7 @@ class CollectiveCheck {
     if (node.kind == NodeKind::sum_of_squares) check_squares(node);
   }
 
-  // Reads counts, then writes as many copies, in the same order.
+  // The first half of its uses reads counts; the second half writes their copies, in the same order.
   void check_wait(const Node& node) {
     const auto uses = plan_.uses_of(node);
     const std::size_t half = uses.size() / 2;
@@ -99,7 +99,7 @@ class CollectiveCheck {
     if (c.receive.valid() && !uses(node, c.receive, true))
       fault(c, fmt::format("the node does not declare that it writes {}", plan_.name_of(c.receive)));
     if (c.send.valid() && c.receive.valid() && plan_.value_of(c.send).dtype != plan_.value_of(c.receive).dtype)
-      fault(c, fmt::format("{} has another type", plan_.name_of(c.receive)));
+      fault(c, fmt::format("{} has a different type", plan_.name_of(c.receive)));
     switch (c.kind) {
       case CollectiveKind::all_to_all:
         check_exchange(node, c);
@@ -116,7 +116,7 @@ class CollectiveCheck {
         break;
       case CollectiveKind::broadcast:
         if (!(plan_.value_of(c.send).shape == plan_.value_of(c.receive).shape))
-          fault(c, fmt::format("{} has another shape", plan_.name_of(c.receive)));
+          fault(c, fmt::format("{} has a different shape", plan_.name_of(c.receive)));
         if (c.peer < 0) fault(c, "has no root");
         break;
       case CollectiveKind::send:
@@ -130,28 +130,28 @@ class CollectiveCheck {
 
   void check_all_reduce(const NodeCollective& c) {
     const ValueInfo &send = plan_.value_of(c.send), &receive = plan_.value_of(c.receive);
-    if (!(send.shape == receive.shape)) fault(c, fmt::format("{} has another shape", plan_.name_of(c.receive)));
+    if (!(send.shape == receive.shape)) fault(c, fmt::format("{} has a different shape", plan_.name_of(c.receive)));
     if (c.first_row < 0 || (c.first_row > 0 && c.first_row >= send.shape[0]))
-      fault(c, fmt::format("begins with row {} of {}", c.first_row, to_text(send.shape)));
+      fault(c, fmt::format("begins at row {} of {}", c.first_row, to_text(send.shape)));
     check_sum(c, receive);
   }
 
-  // The group and the rows that are summed are those that the value names.
+  // The group and the rows that are summed must be those that the value declares.
   void check_sum(const NodeCollective& c, const ValueInfo& receive) {
     if (!receive.summed_over.valid()) {
       fault(c, fmt::format("each rank has its own {}", plan_.name_of(c.receive)));
     } else if (c.group != receive.summed_over || c.first_row != receive.first_summed_row) {
-      fault(c, fmt::format("goes over '{}' from row {}, but {} is summed over '{}' from row {}", plan_.name_of(c.group),
+      fault(c, fmt::format("runs over '{}' from row {}, but {} is summed over '{}' from row {}", plan_.name_of(c.group),
                            c.first_row, plan_.name_of(c.receive), plan_.name_of(receive.summed_over),
                            receive.first_summed_row));
     }
   }
 
-  // `whole` is made of equal parts, one per rank.
+  // `whole` must consist of equal parts, one per rank.
   void check_parts(const NodeCollective& c, BufferId part, BufferId whole) {
     const std::int64_t one = plan_.value_of(part).shape.elements(), all = plan_.value_of(whole).shape.elements();
     if (one < 1 || all % one != 0)
-      fault(c, fmt::format("{} {} is not made of parts like {} {}", plan_.name_of(whole),
+      fault(c, fmt::format("{} {} does not consist of parts like {} {}", plan_.name_of(whole),
                            to_text(plan_.value_of(whole).shape), plan_.name_of(part),
                            to_text(plan_.value_of(part).shape)));
   }
@@ -168,10 +168,11 @@ class CollectiveCheck {
     const ValueInfo &send = plan_.value_of(c.send), &receive = plan_.value_of(c.receive);
     for (const ValueInfo* rows : {&send, &receive})
       if (rows->exchanged_over.valid() && rows->exchanged_over != c.group)
-        fault(c, fmt::format("goes over '{}', but {} is exchanged over '{}'", plan_.name_of(c.group), rows->name,
+        fault(c, fmt::format("runs over '{}', but {} is exchanged over '{}'", plan_.name_of(c.group), rows->name,
                              plan_.name_of(rows->exchanged_over)));
     if (!c.send_counts.valid() && !c.receive_counts.valid()) {
-      if (send.counts.valid() || receive.counts.valid()) fault(c, "goes in even parts, but its rows lie by counts");
+      if (send.counts.valid() || receive.counts.valid())
+        fault(c, "has equal parts, but its rows are laid out by counts");
       exchanged_[c.send.index()] = {c.receive, c.group};
       return;
     }
@@ -180,19 +181,19 @@ class CollectiveCheck {
       if (!uses(node, counts, false)) fault(c, fmt::format("the node does not read {}", plan_.name_of(counts)));
     for (const auto& [rows, counts] : {std::pair(c.send, c.send_counts), std::pair(c.receive, c.receive_counts)})
       if (plan_.value_of(rows).counts != plan_.buffers[counts.index()].value)
-        fault(c, fmt::format("the rows of {} do not lie by {}", plan_.name_of(rows), plan_.name_of(counts)));
+        fault(c, fmt::format("the rows of {} are not laid out by {}", plan_.name_of(rows), plan_.name_of(counts)));
     const auto came = [&](BufferId from, BufferId to) {
       return exchanged_[from.index()].with == to && exchanged_[from.index()].group == c.group;
     };
     if (!came(c.send_counts, c.receive_counts) && !came(c.receive_counts, c.send_counts))
-      fault(c, fmt::format("goes by {} and {}, which were not exchanged over {}", plan_.name_of(c.send_counts),
+      fault(c, fmt::format("uses {} and {}, which were not exchanged over {}", plan_.name_of(c.send_counts),
                            plan_.name_of(c.receive_counts), plan_.name_of(c.group)));
     for (const auto& [copy, counts] :
          {std::pair(c.host_send_counts, c.send_counts), std::pair(c.host_receive_counts, c.receive_counts)}) {
       if (!copy.valid()) continue;
       if (!uses(node, copy, false)) fault(c, fmt::format("the node does not read {}", plan_.name_of(copy)));
       if (copy_of_[counts.index()] != copy)
-        fault(c, fmt::format("the host did not wait for {} before", plan_.name_of(counts)));
+        fault(c, fmt::format("the host has not waited for {}", plan_.name_of(counts)));
     }
     if (c.host_send_counts.valid() != c.host_receive_counts.valid()) fault(c, "the host knows counts of one side only");
   }
@@ -205,8 +206,8 @@ class CollectiveCheck {
   const Plan& plan_;
   FaultList& faults_;
   NodeId self_;
-  std::vector<Exchanged> exchanged_;  // by buffer of counts: where the peers' counts came by an exchange
-  std::vector<BufferId> copy_of_;     // by buffer of counts: its copy on the host, once a wait has made it
+  std::vector<Exchanged> exchanged_;  // by buffer of counts: where an exchange has put the peers' counts
+  std::vector<BufferId> copy_of_;     // by buffer of counts: its copy on the host, once a wait has written it
   std::map<Transfer, NodeId> transfers_;
 };
 

@@ -1,9 +1,9 @@
 // Whether two nodes can touch the same bytes for different buffers.
 //
-// A buffer's memory is its own from its first node until all its nodes are known to be done. The list is walked in
-// order, with a map from bytes of the arena to the buffer that had them last. Where a buffer begins, everybody who used
-// its bytes before must be done by what its first node waits for: lanes, edges and waits for memory, told by LaneClocks.
-// All other nodes of the buffer wait for its first one, which writes it (check_buffers).
+// A buffer owns its memory from its first node until all its nodes are known to be done. The list is walked in order,
+// with a map from bytes of the arena to the buffer that had them last. Where a buffer begins, all earlier users of its
+// bytes must be done according to what its first node waits for: lanes, edges and waits for memory (LaneClocks). All
+// other nodes of the buffer wait for its first one, which writes it (check_buffers).
 #include <map>
 
 #include "weft/plan/check/faults.h"
@@ -16,10 +16,10 @@ struct Span {
   std::int64_t begin = 0, end = 0;
 };
 
-// Who had which bytes last. Ranges never overlap; a new owner cuts the old ones.
+// The last owner of each byte. Ranges never overlap; a new owner cuts the old ones.
 class Owners {
  public:
-  // Calls visit(buffer) for everybody who had some of these bytes, and makes `buffer` their owner.
+  // Calls visit(buffer) for every owner of some of these bytes, and makes `buffer` their owner.
   template <class Visit>
   void take(Span span, BufferId buffer, const Visit& visit) {
     auto at = ranges_.upper_bound(span.begin);
@@ -79,14 +79,14 @@ class MemoryCheck {
         } else if (mark >= reuse.node.value) {
           faults_.add({reuse.node, NodeId(mark)},
                       mark == reuse.node.value || plan_.nodes[reuse.node.index()].lane == static_cast<Lane>(lane)
-                          ? "a lane waits for itself: a node takes over memory from one that stands behind it"
-                          : "a node waits for memory that one behind it in the list still uses");
+                          ? "a lane waits for itself: a node takes over memory from a later node"
+                          : "a node waits for memory that a later node in the list still uses");
         }
       }
   }
 
   void walk() {
-    // Fixed places first: they are nobody else's for the whole step.
+    // Fixed buffers first: they keep their memory for the whole step.
     for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
       const BufferId buffer = buffer_id(i);
       const Storage storage = plan_.value_of(buffer).storage;
@@ -94,7 +94,7 @@ class MemoryCheck {
       if (memory_.lifetimes[i].first < 0 && offset < 0) continue;
       if (outside(storage) != (offset < 0) || (offset >= 0 && end > memory_.arena))
         faults_.add({NodeId(memory_.lifetimes[i].first)},
-                    fmt::format("{} lies at bytes {} to {} of an arena of {}", plan_.name_of(buffer), offset, end,
+                    fmt::format("{} is at bytes {} to {} of an arena of {}", plan_.name_of(buffer), offset, end,
                                 memory_.arena));
     }
     if (!faults_.empty()) return;
@@ -159,7 +159,7 @@ class MemoryCheck {
   FaultList faults_;
   Owners owners_;
   std::vector<LaneMarks> users_;  // by buffer, so far
-  std::vector<Freed> freed_;      // by buffer: when its memory was given away
+  std::vector<Freed> freed_;      // by buffer: where its memory was reused
 };
 
 }  // namespace

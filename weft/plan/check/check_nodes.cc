@@ -1,4 +1,4 @@
-// What holds for every node by itself, and which nodes there are.
+// Checks of each node by itself, and of which nodes there are.
 #include <algorithm>
 
 #include "weft/plan/check/faults.h"
@@ -21,7 +21,7 @@ void check_final_norms(const Plan& plan, FaultList& faults) {
     const Node& node = plan.nodes[i];
     if ((node.phase != Phase::forward && node.phase != Phase::evaluate) || node.micro_batch < 0) continue;
     const PlaceInfo& piece = plan.place_of(node);
-    if (!node.piece.valid()) continue;  // what passes add between the layers is no layer
+    if (!node.piece.valid()) continue;  // nodes that passes add between layers are not layers
     NodeId& norm = norms[static_cast<std::size_t>(node.micro_batch * depths + piece.depth)];
     if (piece.section == Section::final_norm) norm = node_id(i);
     if (piece.section == Section::layers && norm.valid())
@@ -80,7 +80,7 @@ void check_indices(const Plan& plan, FaultList& faults) {
 }
 
 void check_nodes(const Plan& plan, FaultList& faults) {
-  // Every phase that plans of this kind have, of every piece that has it: once in every micro-batch, or once per step.
+  // Every phase that both the piece and this kind of plan have: once per micro-batch, or once per step.
   const auto M = static_cast<std::size_t>(plan.micro_batches);
   std::vector<NodeId> seen(plan.places.size() * phase_count * M);
   const auto slot = [&](std::size_t place, Phase phase, std::size_t m) -> NodeId& {
@@ -90,10 +90,10 @@ void check_nodes(const Plan& plan, FaultList& faults) {
     const Node& node = plan.nodes[i];
     if (!has_phase(plan.kind, node.phase))
       faults.add({node_id(i)},
-                 fmt::format("{} has no place in a plan of kind {}", plan.name_of(node), name_of(plan.kind)));
+                 fmt::format("{} does not belong in a plan of kind {}", plan.name_of(node), name_of(plan.kind)));
     if (!node.piece.valid()) continue;  // passes may add as many as they need
     NodeId& other = slot(node.place.index(), node.phase, static_cast<std::size_t>(std::max(0, node.micro_batch)));
-    if (other.valid()) faults.add({node_id(i), other}, fmt::format("{} is there twice", plan.name_of(node)));
+    if (other.valid()) faults.add({node_id(i), other}, fmt::format("{} appears twice", plan.name_of(node)));
     other = node_id(i);
     const unsigned phases = plan.place_of(node).phases;
     if (phases != 0 && (phases >> static_cast<unsigned>(node.phase) & 1u) == 0)
@@ -103,7 +103,7 @@ void check_nodes(const Plan& plan, FaultList& faults) {
     for (int p = 0; p < phase_count; ++p) {
       const auto phase = static_cast<Phase>(p);
       if (!has_phase(plan.kind, phase) || (plan.places[place].phases & (1u << p)) == 0) continue;
-      // A node of the step may also stand in every micro-batch; its nodes tell which one it is.
+      // An update runs once per step, or in every micro-batch: its nodes show which.
       const bool step = phase == Phase::update &&
                         std::none_of(&slot(place, phase, 0), &slot(place, phase, 0) + M,
                                      [&](NodeId id) { return id.valid() && plan.nodes[id.index()].micro_batch >= 0; });

@@ -21,7 +21,7 @@ class RankCheck {
 
   std::vector<PlanFault> run() {
     for (std::size_t plan = 0; plan < ranks_.plans.size(); ++plan) check_one(plan);
-    if (!faults_.empty()) return std::move(faults_);  // ranks are compared when each is right by itself
+    if (!faults_.empty()) return std::move(faults_);  // ranks are compared once each is right by itself
     for (const RankPlans::Entry& entry : ranks_.plans) calls_.push_back(calls_of(*entry.plan));
     for (std::size_t c = 0; c < classes_.count(); ++c) check_groups(c);
     if (!faults_.empty()) return std::move(faults_);
@@ -76,11 +76,11 @@ class RankCheck {
     for (const auto& [key, list] : calls(c))
       if (!classes_.has_group(key.group, c))
         fault({{c, list.front().node}},
-              fmt::format("communicates over '{}', and this rank is in no such group", plan_of(c).name_of(key.group)));
+              fmt::format("communicates over '{}', but this rank is in no such group", plan_of(c).name_of(key.group)));
   }
 
-  // Every gradient is summed over the ranks that hold its parameter, those and no others. That it is summed over the
-  // group which its value names, check_plan has seen.
+  // Every gradient must be summed over exactly the ranks that hold its parameter. check_plan has already checked that
+  // it is summed over the group that its value names.
   void check_reductions(std::size_t c) {
     const Plan& plan = plan_of(c);
     if (plan.kind != PlanKind::train) return;
@@ -102,7 +102,7 @@ class RankCheck {
       }
     }
   }
-  // The group of that id; the rank alone where there is none.
+  // The group of that id; only the rank itself if there is none.
   RankGroup ranks_of(GroupId group, std::size_t c) const {
     return group.valid() && classes_.has_group(group, c) ? classes_.group(group, c) : RankGroup{classes_.first_rank(c)};
   }
@@ -113,7 +113,7 @@ class RankCheck {
     return {};
   }
 
-  // What is cut into parts for the ranks of a group fits their number; peers are ranks of it.
+  // What is cut into parts for the ranks of a group must fit their number; peers must be ranks of the group.
   void check_sizes(std::size_t c) {
     const Plan& plan = plan_of(c);
     for (const auto& [key, list] : calls(c)) {
@@ -122,7 +122,7 @@ class RankCheck {
         const NodeCollective& made = plan.collectives[static_cast<std::size_t>(call.collective)];
         const auto even = [&](BufferId buffer) {
           if (const Shape& shape = plan.value_of(buffer).shape; shape.elements() % peers != 0)
-            fault({{c, call.node}}, fmt::format("{} {} cannot be cut into even parts for the {} ranks of '{}'",
+            fault({{c, call.node}}, fmt::format("{} {} cannot be cut into equal parts for the {} ranks of '{}'",
                                                 plan.name_of(buffer), to_text(shape), peers, plan.name_of(key.group)));
         };
         const auto parts = [&](BufferId part, BufferId whole) {
@@ -147,7 +147,7 @@ class RankCheck {
     }
   }
 
-  // The k-th call of a communicator is the same on all its ranks: each is compared with the group's lowest class.
+  // The k-th call of a communicator must be the same on all its ranks: each is compared with the group's lowest class.
   void compare_calls(std::size_t c) {
     std::set<CallKey> keys;
     for (const auto& [key, list] : calls(c)) keys.insert(key);
@@ -166,7 +166,7 @@ class RankCheck {
     }
   }
 
-  // Without transfers, which are compared by pairs.
+  // All calls but transfers, which are compared in pairs.
   std::vector<Call> joint_calls(std::size_t c, const CallKey& key) const {
     std::vector<Call> found;
     const auto at = calls(c).find(key);
@@ -181,7 +181,7 @@ class RankCheck {
     const std::string where =
         fmt::format("of group '{}' on lane {}, ranks {} and {} differ", plan_of(a).name_of(key.group),
                     name_of(key.lane), classes_.first_rank(a).value, classes_.first_rank(b).value);
-    // What follows the first difference differs because of it.
+    // Calls after the first difference would differ because of it.
     for (std::size_t i = 0; i < std::min(x.size(), y.size()); ++i)
       if (const std::string what = difference(plan_of(a), x[i], plan_of(b), y[i]); !what.empty())
         return fault({{a, x[i].node}, {b, y[i].node}}, fmt::format("in call {} {}: {}", i, where, what));
@@ -192,7 +192,7 @@ class RankCheck {
           fmt::format("in the number of calls {}: {} and {}", where, x.size(), y.size()));
   }
 
-  // The sends of this class's first rank to every peer, with that peer's receives from it.
+  // Compares the sends of this class's first rank to every peer with that peer's receives, and the other way round.
   void compare_transfers(std::size_t c) {
     for (const auto& [key, list] : calls(c)) {
       const RankGroup& members = classes_.group(key.group, c);
@@ -251,7 +251,7 @@ class RankCheck {
   const RankClasses classes_;
   std::vector<Calls> calls_;                                            // by plan
   std::set<std::tuple<CallKey, std::int32_t, std::int32_t>> compared_;  // by plans
-  std::set<std::tuple<CallKey, std::size_t, std::size_t>> paired_;      // by classes: who sends, who receives
+  std::set<std::tuple<CallKey, std::size_t, std::size_t>> paired_;      // by classes: sender, receiver
   std::vector<PlanFault> faults_;
 };
 
@@ -262,8 +262,7 @@ std::vector<PlanFault> check_ranks(const RankPlans& ranks) { return RankCheck(ra
 void require_valid(const RankPlans& ranks) {
   const std::vector<PlanFault> faults = check_ranks(ranks);
   if (!faults.empty())
-    throw_faults(fmt::format("the plan of {} ranks, {} of them different,", ranks.plan_of.size(), ranks.plans.size()),
-                 faults);
+    throw_faults(fmt::format("the plan of {} ranks ({} distinct)", ranks.plan_of.size(), ranks.plans.size()), faults);
 }
 
 }  // namespace weft

@@ -10,7 +10,7 @@ void check_rendezvous(const RankPlans& ranks, const RankClasses& classes, std::v
   const Simulation run = simulate(ranks, classes, nullptr);
   if (run.stuck.empty()) return;
   PlanFault fault;
-  fault.message = "ranks and lanes wait for each other, and none can go on";
+  fault.message = "ranks and lanes wait for each other, and none can proceed";
   for (const RankWait& wait : run.stuck) {
     const Plan& plan = *classes.plan_of(static_cast<std::size_t>(classes.class_of(wait.rank))).plan;
     fault.message += fmt::format("\n    rank {}, node {}: {} {}", wait.rank.value, wait.node.value,

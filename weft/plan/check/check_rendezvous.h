@@ -8,7 +8,8 @@
 
 namespace weft {
 
-// A circle of waits between ranks and lanes: adds a fault naming who waits for whom. The collectives of a group must match.
+// Adds a fault for a cycle of waits between ranks and lanes, with who waits for whom. The collectives of a group must
+// match.
 void check_rendezvous(const RankPlans& ranks, const RankClasses& classes, std::vector<PlanFault>& faults);
 
 }  // namespace weft

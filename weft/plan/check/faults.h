@@ -1,4 +1,4 @@
-// How the parts of the checker collect what they find (internal to check*.cc).
+// The list of faults that the parts of the checker add to (internal to check*.cc).
 #pragma once
 
 #include <initializer_list>
@@ -12,13 +12,13 @@ namespace weft {
 
 class FaultList {
  public:
-  static constexpr std::size_t most = 1000;  // a plan that is this wrong needs no longer list
+  static constexpr std::size_t most = 1000;  // a longer list would help nobody
 
   FaultList(const Plan& plan, const std::string& whose) : plan_(plan), whose_(whose) {}
 
   bool full() const { return faults_.size() >= most; }
   bool empty() const { return faults_.empty(); }
-  // Nodes that are not valid are left out.
+  // Invalid nodes are left out.
   void add(std::initializer_list<NodeId> nodes, std::string message) {
     if (full()) return;
     PlanFault fault;
@@ -45,12 +45,12 @@ class FaultList {
 
 // The parts of check_plan. All but the first need a plan in which every index is in range.
 void check_indices(const Plan& plan, FaultList& faults);
-void check_nodes(const Plan& plan, FaultList& faults);        // each there once; the final norm before the head
+void check_nodes(const Plan& plan, FaultList& faults);        // each appears once; the final norm before the head
 void check_collectives(const Plan& plan, FaultList& faults);  // what nodes send and receive
 void check_buffers(const Plan& plan, FaultList& faults);      // reads, writes, contributions, reductions
 void check_carried(const Plan& plan, FaultList& faults);      // what a step leaves to the next
 
-// The collective by which a node makes the buffer a sum over ranks; null: none.
+// The collective of a node that writes a sum over ranks into the buffer; null: none.
 const NodeCollective* sum_into(const Plan& plan, const Node& node, BufferId buffer);
 
 inline NodeId node_id(std::size_t index) { return NodeId(static_cast<std::int64_t>(index)); }

@@ -41,7 +41,7 @@ RankClasses::RankClasses(const RankPlans& ranks) : ranks_(ranks), class_(ranks.p
   refine();
 }
 
-// Tells classes apart by the classes in their groups and of their peers until that tells no more of them apart.
+// Splits classes by the classes in their groups and of their peers, until nothing splits any more.
 void RankClasses::refine() {
   const std::size_t size = class_.size();
   std::vector<std::map<GroupId, std::vector<std::int32_t>>> peers;

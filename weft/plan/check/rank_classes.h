@@ -1,9 +1,9 @@
-// Ranks that cannot be distinguished, so that one stands for all of them.
+// Classes of indistinguishable ranks: one rank represents its class.
 //
-// Two ranks are of one class when they run the same plan, every group of theirs is made of the same classes, and, in groups
-// that they have transfers in, they have the same position and peers of the same classes. Whatever happens on one rank of a class happens on all of them at the same
-// time; a circle of waits between classes is one between ranks and the other way round: whoever follows it from rank to
-// rank finds, in every group, a rank of the class that comes next, and comes back to a rank already seen.
+// Two ranks are in one class if they run the same plan, their groups consist of the same classes, and, in groups where
+// they have transfers, they have the same position and peers of the same classes. Whatever happens on one rank of a
+// class happens on all of them at the same time. A cycle of waits between classes is one between ranks and vice versa:
+// following it from rank to rank, every group has a rank of the next class, and at some point a rank repeats.
 #pragma once
 
 #include <span>
@@ -16,7 +16,7 @@ namespace weft {
 
 class RankClasses {
  public:
-  // BugError where a group names a rank that is not there, or has one twice. Keeps a reference to `ranks`.
+  // BugError if a group names a rank that does not exist, or names one twice. Keeps a reference to `ranks`.
   explicit RankClasses(const RankPlans& ranks);
 
   std::size_t count() const { return first_.size(); }

@@ -1,4 +1,4 @@
-// The plans of all ranks of a run. Few ranks differ: those with equal plans share one.
+// The plans of all ranks of a run. Ranks with equal plans share one entry.
 #pragma once
 
 #include <vector>
@@ -14,7 +14,7 @@ struct RankPlans {
     const Plan* plan = nullptr;
     const MemoryPlan* memory = nullptr;
   };
-  std::vector<Entry> plans;           // the different ones
+  std::vector<Entry> plans;           // the distinct ones
   std::vector<std::int32_t> plan_of;  // by rank: its index in `plans`
   // By GroupId: the groups of that id. A rank is in one of them, or in none.
   std::vector<std::vector<RankGroup>> groups;

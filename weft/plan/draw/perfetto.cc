@@ -17,8 +17,8 @@ std::string quoted(const std::string& text) {
   return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);  // a name need not be UTF-8
 }
 
-// What all events of a label share. The arguments are cut where the micro-batch's number belongs (behind the names of
-// its buffers), so that an event is written by joining them.
+// What all events of a label share. The arguments are cut where the micro-batch's number goes (after the names of its
+// buffers), so that an event is written by joining them.
 struct LabelText {
   std::string head;                    // "name":...,"cat":...
   std::vector<std::string> arguments;  // "layer":...,"reads":["main.0*.xn@ | ","...
@@ -54,10 +54,10 @@ LabelText text_of(const TimelineLabel& label, bool detailed) {
   return text;
 }
 
-// Nanoseconds exactly: neighbours must not overlap by a digit that was rounded away.
+// Rounded to nanoseconds, so that neighbours do not overlap by a rounding error.
 double microseconds(double seconds) { return std::round(seconds * 1e9) / 1e3; }
 
-// Names a process (of a rank) or a thread (of a lane) and gives it its place among the others.
+// Names a process (a rank) or a thread (a lane) and sets its sort order.
 void append_place(std::string& out, std::string_view what, int rank, int thread, const std::string& name) {
   fmt::format_to(std::back_inserter(out),
                  R"({{"ph":"M","name":"{0}_name","pid":{1},"tid":{2},"args":{{"name":"{3}"}}}},

@@ -32,7 +32,7 @@ double length_of(const Ranges& ranges) {
                          [](double s, const TimeRange& r) { return s + r.length(); });
 }
 
-// Of two unions.
+// Of two sorted lists without overlaps.
 double common_length(const Ranges& a, const Ranges& b) {
   double sum = 0;
   for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
@@ -45,7 +45,7 @@ double common_length(const Ranges& a, const Ranges& b) {
   return sum;
 }
 
-// Equal labels have equal keys; others nearly always have different ones.
+// Equal labels have equal keys; different labels almost never do.
 std::string key_of(const TimelineLabel& label) {
   std::string key = fmt::format("{}|{}|{}|{}|{}|{}", label.name, static_cast<int>(label.lane),
                                 static_cast<int>(label.phase), label.unit, label.flops, label.bytes);
@@ -126,7 +126,7 @@ std::vector<std::int32_t> add_labels(Timeline& timeline, const Plan& plan) {
     known.emplace(key_of(timeline.labels[i]), static_cast<std::int32_t>(i));
   std::vector<std::int32_t> labels;
   labels.reserve(plan.nodes.size());
-  // Micro-batches do the same: a node like the last one of its piece and phase has its label.
+  // Micro-batches repeat: a node like the last one of its piece and phase has the same label.
   std::vector<std::int32_t> like(plan.places.size() * phase_count, -1);
   for (const Node& node : plan.nodes) {
     std::int32_t& last = like[node.place.index() * phase_count + static_cast<std::size_t>(node.phase)];
@@ -232,7 +232,7 @@ std::vector<TimelineTrack> tracks_of(const Timeline& timeline) {
   });
 
   std::vector<TimelineTrack> tracks;
-  std::vector<double> ends;  // of the rows of the present lane
+  std::vector<double> ends;  // of the rows of the current lane
   std::size_t first = 0;     // track of its row 0
   for (std::int32_t i : order) {
     const TimelineEvent& e = event(i);

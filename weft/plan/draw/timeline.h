@@ -1,8 +1,8 @@
 // What happens in a training step, over time: the estimate of a plan, or the record of a run. Plain data, drawn by
 // timeline_page.h and written for Perfetto by perfetto.h. Described in docs/timeline.md.
 //
-// Times are seconds from any common origin; readers show them from the first event on. An event refers to a label, and
-// a label is shared by all ranks and micro-batches that do the same, so that a million events stay small.
+// Times are seconds from any common origin; viewers start at the first event. An event refers to a label, which all
+// ranks and micro-batches that do the same share, so that a million events stay small.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +25,12 @@ struct TimelineUse {
 };
 
 struct TimelineLabel {
-  std::string name;   // "main.3E.experts"; shown without the layer in front
+  std::string name;   // "main.3E.experts"; shown without the layer
   std::string layer;  // "main.3E"
   Lane lane = Lane::compute;
   Phase phase = Phase::forward;
   std::int32_t unit = -1;       // -1: none
-  double flops = 0, bytes = 0;  // bytes: moved in memory, or sent, where the lane communicates
+  double flops = 0, bytes = 0;  // bytes: memory traffic, or bytes sent if the lane communicates
   std::vector<TimelineUse> uses;
   std::vector<std::string> parameters;
   bool operator==(const TimelineLabel&) const = default;
@@ -38,7 +38,7 @@ struct TimelineLabel {
 
 struct TimelineEvent {
   std::int32_t rank = 0, label = 0;
-  std::int32_t micro_batch = -1;  // -1: once a step
+  std::int32_t micro_batch = -1;  // -1: once per step
   double start = 0, end = 0;
 };
 
@@ -55,14 +55,14 @@ struct Timeline {
   std::vector<TimelineLabel> labels;
   std::vector<TimelineEvent> events;             // in any order
   std::vector<std::vector<MemoryPoint>> memory;  // by rank, sorted by time; empty: not known
-  double reserved = 0;  // bytes a rank: what is in use, and holes between buffers; 0: not known
+  double reserved = 0;                           // bytes per rank: in use, and holes between buffers; 0: not known
 };
 
-// Throws BugError naming the first event or memory point that cannot be: an unknown label or rank, an end before its
-// start, a time that is not finite, memory that goes back in time.
+// BugError naming the first impossible event or memory point: an unknown label or rank, an end before its start, a time
+// that is not finite, memory that goes back in time.
 void check_timeline(const Timeline& timeline);
 
-// Appends labels for all nodes of a plan, unless there already, and returns the label of every node.
+// Appends labels for all nodes of a plan, except those already present, and returns the label of every node.
 std::vector<std::int32_t> add_labels(Timeline& timeline, const Plan& plan);
 
 struct TimeRange {
@@ -71,26 +71,26 @@ struct TimeRange {
 };
 TimeRange range_of(const Timeline& timeline);  // from the first start to the last end over all ranks
 
-// How a rank spends the step: span = compute + exposed + idle. Times are of unions of intervals, so that two transfers
-// at the same time count once.
+// How a rank spends the step: span = compute + exposed + idle. Times are lengths of unions of intervals, so that two
+// simultaneous transfers count once.
 struct Overlap {
   double span = 0;           // of the whole timeline, the same for every rank
-  double compute = 0;        // `compute` or `update` at work
-  double communication = 0;  // some communicating lane at work
-  double hidden = 0;         // of communication, while compute is at work
+  double compute = 0;        // `compute` or `update` is busy
+  double communication = 0;  // some communicating lane is busy
+  double hidden = 0;         // communication while `compute` or `update` is busy
   double exposed = 0;        // the rest of communication
-  double idle = 0;           // nothing at work
+  double idle = 0;           // no lane is busy
   double share_hidden() const { return communication > 0 ? hidden / communication : 1; }
 };
-// Of the times at which some lane computes and communicates, in any order.
+// compute, communication: when some lane computes and communicates, in any order.
 Overlap overlap_of(std::vector<TimeRange> compute, std::vector<TimeRange> communication, double span);
 // With a lane given, only that lane counts as communication.
 Overlap overlap_of(const Timeline& timeline, int rank, std::optional<Lane> lane = {});
 std::vector<Overlap> overlaps_of(const Timeline& timeline, std::optional<Lane> lane = {});  // by rank, in one pass
 Overlap sum_of(std::span<const Overlap> overlaps);
 
-// The events of one lane of one rank that follow each other. A lane takes one node at a time; where a record says
-// otherwise, events that overlap by more than rounding (half a nanosecond) go to further rows.
+// Consecutive events of one lane of one rank. A lane runs one node at a time; if recorded events overlap by more than
+// rounding (half a nanosecond), they go to further rows.
 struct TimelineTrack {
   std::int32_t rank = 0;
   Lane lane = Lane::compute;

@@ -43,7 +43,7 @@ std::string base64(const Bytes& bytes) {
   return out;
 }
 
-// All blocks of the page, one after another; equal ones once.
+// All blocks of the page, concatenated; equal ones are stored once.
 class Blocks {
  public:
   std::size_t add(Bytes block) {  // where it begins
@@ -93,7 +93,8 @@ Json json_of(const TimelineLabel& label, Strings& strings) {
           std::move(parameters)};
 }
 
-// For each event: time since the end of the one before, duration (both ns), label and micro-batch, as differences.
+// For each event: time since the end of the previous one, duration (both ns), label and micro-batch (both as
+// differences).
 Bytes block_of(const Timeline& timeline, const TimelineTrack& track, double origin) {
   Bytes block;
   std::uint64_t before = 0;
@@ -180,7 +181,7 @@ std::string html_text(std::string_view text) {
   return out;
 }
 
-// JSON that may stand in a <script>: no name in it can end the element or begin a comment.
+// JSON that is safe within a <script>: no name in it can end the element or begin a comment.
 std::string script_text(const Json& json) {
   std::string out;
   for (char c : json.dump(-1, ' ', false, Json::error_handler_t::replace)) {
@@ -207,12 +208,12 @@ std::string timeline_page(const Timeline& plan, const Timeline* actual) {
       {"{{blocks}}", base64(blocks.bytes())},
       {"{{script}}", std::string(page_script)},
   };
-  // In one pass over the frame, in its order, so that nothing inside a part is taken for a mark.
+  // One pass over the frame, in order, so that nothing inside a part is taken for a mark.
   std::string out;
   std::string_view rest = page_html;
   for (const auto& [mark, text] : parts) {
     const std::size_t at = rest.find(mark);
-    WEFT_CHECK(at != std::string_view::npos, "the page's frame has no {} where it is expected", mark);
+    WEFT_CHECK(at != std::string_view::npos, "the page's frame has no {} at the expected position", mark);
     out += rest.substr(0, at);
     out += text;
     rest.remove_prefix(at + mark.size());

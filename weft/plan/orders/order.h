@@ -1,4 +1,4 @@
-// Which micro-batch when. An order lists passes over the model; expansion turns each into the nodes of its pieces.
+// The order of micro-batches. An order lists passes over the model; expansion turns each into the nodes of its pieces.
 #pragma once
 
 #include <vector>

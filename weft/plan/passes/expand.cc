@@ -119,7 +119,7 @@ class Expansion {
                : of_step_[value.index()];
   }
 
-  // Where plans of this kind have the phase and the piece has it.
+  // Does nothing if the piece or plans of this kind lack the phase.
   void add_node(std::size_t index, const Piece& piece, Phase phase, int micro_batch) {
     const PieceCode& code = piece.code(phase);
     if (!code || !has_phase(plan_.kind, phase)) return;
@@ -156,9 +156,9 @@ class Expansion {
     return static_cast<std::int64_t>(in_use * static_cast<double>(plan_.values[c.send.index()].bytes));
   }
 
-  // The `add`s to a buffer are numbered by micro-batch, and within one by consumer: forward before backward, each in the
-  // order in which its pass visits the pieces. So the order of passes decides nothing. A block of micro-batches counts as
-  // one: all its forward passes come before its backward passes.
+  // The `add`s to a buffer are numbered by micro-batch, then by consumer: forward before backward, each in the order in
+  // which its pass visits the pieces. So the numbers do not depend on the order of passes. A block of micro-batches
+  // counts as one: all its forward passes come before its backward passes.
   void number_contributions() {
     struct Contribution {
       std::int32_t buffer, block, back, micro_batch, visit, use;

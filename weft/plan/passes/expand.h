@@ -1,10 +1,10 @@
 // Expansion: from an order of passes over the model to nodes and buffers.
 //
-// Contract. Makes one node for every (pass, piece, phase that the piece and plans of this kind have): forward in the order
-// of the pieces; backward in reverse, each piece's weight gradient right after its backward; then the module's updates,
-// once. Makes one buffer for every value of a micro-batch (or of a block of them, or of the step) that a node uses;
-// scratch belongs to one node. Numbers contributions by micro-batch and consumer. Later passes may reorder nodes and insert
-// others; they never renumber.
+// Contract. Creates one node for every pass, piece and phase that both the piece and plans of this kind have: forward
+// in the order of the pieces; backward in reverse, each piece's weight gradient right after its backward; then the
+// module's updates, once. Creates one buffer for every value of a micro-batch (or of a block of them, or of the step)
+// that a node uses; scratch belongs to one node. Numbers contributions by micro-batch and consumer. Later passes may
+// reorder nodes and insert others; they never renumber.
 #pragma once
 
 #include "weft/model/module.h"

@@ -17,7 +17,7 @@ bool updates_weights(const Plan& plan, const Node& node) {
   return node.phase == Phase::update && uses_storage(plan, node, Access::write, Storage::weight);
 }
 
-// What all updates wait for: with a norm all gradients.
+// Whether updates wait for all gradients: they do if there is a norm.
 bool needs_all_gradients(const Plan& plan) {
   return std::any_of(plan.nodes.begin(), plan.nodes.end(), [&](const Node& node) {
     return node.phase == Phase::update && !updates_weights(plan, node) &&
@@ -32,7 +32,7 @@ std::int64_t updated_bytes(const Plan& plan, const Node& node) {
   return bytes;
 }
 
-// Every third byte, counted from the last unit on: its gradients are ready first.
+// Carries a third of the bytes, counted from the last unit, whose gradients are ready first.
 void carry_a_third(Plan& plan) {
   std::int64_t all = 0, carried = 0;
   for (auto node = plan.nodes.rbegin(); node != plan.nodes.rend(); ++node) {

@@ -64,7 +64,7 @@ class Reductions {
     for (std::size_t i = 0; i < units.size(); ++i)
       if (is_summed(module_.gradient_values[i])) of_unit[units[i]].push_back(module_.gradient_values[i]);
     for (auto& [unit, gradients] : of_unit) {
-      // One group after the other: a communicator's calls stay together.
+      // One group after the other, so that a communicator's calls stay together.
       std::stable_sort(gradients.begin(), gradients.end(), [&](ValueId a, ValueId b) {
         return plan_.values[a.index()].summed_over < plan_.values[b.index()].summed_over;
       });
@@ -72,7 +72,7 @@ class Reductions {
     }
   }
 
-  // The rows of the sum: what is whole on every rank, then what each group divides.
+  // Rows of the sum: gradients that are whole on every rank, then those that each group divides.
   void sum_squares() {
     std::vector<BufferUse> used;
     const ValueId squares = module_.squares;

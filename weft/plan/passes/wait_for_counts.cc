@@ -32,7 +32,7 @@ class CountWaits {
       c.host_send_counts = on_host_.at(c.send_counts);
       c.host_receive_counts = on_host_.at(c.receive_counts);
       if (!added) used.insert(used.end(), {{c.host_send_counts}, {c.host_receive_counts}});
-      added = true;  // a node's exchanges go by one pair
+      added = true;  // all exchanges of a node use one pair
     }
     Node made = out_.make_node(node.kind, node.phase, node.lane, node.place, node.micro_batch, used, communication);
     made.piece = node.piece;

@@ -10,7 +10,7 @@ namespace weft {
 
 namespace {
 
-// Nodes of one pass over one unit, in runs: computation up to the first exchange, that exchange, computation up to the
+// Nodes of one pass over one unit, in slots: computation up to the first exchange, that exchange, computation up to the
 // second, that exchange, the rest. Forward: mix, route | counts, dispatch | shared, experts | combine | join. Backward:
 // join' | combine' | experts', shared' and their weights | dispatch' | route', mix', weights.
 struct UnitPass {
@@ -21,7 +21,7 @@ struct UnitPass {
   void add(const Node& node) {
     const bool exchange = node.lane == Lane::exchange;
     while ((last % 2 == 1) != exchange) ++last;
-    WEFT_CHECK(last < slots, "a unit exchanges more than twice; weave does not know how to hide that");
+    WEFT_CHECK(last < slots, "weave cannot hide more than two exchanges per unit");
     slot[last].push_back(node);
   }
 };
@@ -80,14 +80,14 @@ class Weaver {
   }
   static bool exchanges(const UnitPass& pass) { return !pass.slot[1].empty() || !pass.slot[3].empty(); }
 
-  // next: the backward unit that follows b. Its join' comes as early as it can, so that its combine' may follow this
-  // unit's combine at once, beside weights and the forward join.
+  // next: the backward unit that follows b. Its join' comes as early as possible, so that its combine' may directly
+  // follow this unit's combine, beside weights and the forward join.
   void combined(const UnitPass& f, UnitPass& b, UnitPass* next) {
     if (!exchanges(b)) return around(f, b);
     const std::vector<Node>& mix = f.slot[0];
-    // A forward unit without an exchange hides both of the backward one's, half of it each.
+    // A forward unit without an exchange hides both exchanges of the backward unit, with half of its nodes each.
     const auto half = exchanges(f) ? mix.end() : mix.begin() + static_cast<std::ptrdiff_t>((mix.size() + 1) / 2);
-    put(b.slot[0]);                              // join', unless the unit before has put it
+    put(b.slot[0]);                              // join', unless the previous unit has put it
     put(b.slot[1]);                              // exchange: combine'
     out_.insert(out_.end(), mix.begin(), half);  // mix, route: beside combine'
     put(f.slot[1]);                              // exchange: counts, dispatch
@@ -106,9 +106,9 @@ class Weaver {
     put(f.slot[4]);              // join
   }
 
-  // The backward unit has no exchange: its input gradients hide the way to the experts, its weights the way back. Where
-  // the forward one has none either, backward comes first: so the embedding's gradient comes before the head's of the
-  // next micro-batch, as in the plain order, also where they are one parameter.
+  // The backward unit has no exchange: its input gradients hide dispatch, its weights hide combine. If the forward unit
+  // has none either, backward comes first. So the embedding's gradient comes before the next micro-batch's gradient of
+  // the head, as in the plain order, even if they are one parameter.
   void around(const UnitPass& f, const UnitPass& b) {
     std::vector<Node> inputs, weights;
     for (const std::vector<Node>& nodes : b.slot)
@@ -130,7 +130,7 @@ class Weaver {
   bool early_;
   std::map<std::pair<int, int>, UnitPass> forward_, backward_;  // by (micro-batch, unit)
   std::vector<int> forward_units_, backward_units_;             // in the order of the pass
-  std::vector<Node> rest_;                                      // once a step
+  std::vector<Node> rest_;                                      // once per step
   std::vector<Node> out_;
 };
 

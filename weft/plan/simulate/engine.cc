@@ -12,7 +12,7 @@ namespace weft {
 
 namespace {
 
-// A plan as the lanes see it; classes that run it share it.
+// A plan by lane; shared by the classes that run it.
 struct Schedule {
   struct Port {  // one direction between a rank and a peer, on one lane
     GroupId group;
@@ -55,31 +55,31 @@ struct Schedule {
 struct LaneState {
   std::int32_t next = 0;        // in Schedule::nodes
   std::int32_t collective = 0;  // of that node
-  std::int32_t open = 0;        // calls and transfers that have been entered and have not ended
-  std::int32_t posted = 0;      // collectives that have been entered together; 0: none
-  bool begun = false;           // the node has nothing to wait for on other lanes
-  double time = 0;              // up to which the lane has come
-  double until = 0;             // the latest end of what has been posted
+  std::int32_t open = 0;        // calls and transfers that were entered and have not ended
+  std::int32_t posted = 0;      // collectives that were entered together; 0: none
+  bool begun = false;           // the node no longer waits for other lanes
+  double time = 0;              // that the lane has reached
+  double until = 0;             // the latest end of what was posted
 };
 
 // A communicator: the ranks of one group on one lane.
 struct Meeting {
   std::vector<std::int32_t> classes;
-  std::vector<bool> here;          // by member of `classes`: has come to this call
+  std::vector<bool> here;          // by member of `classes`: has reached this call
   std::size_t missing = 0;         // how many have not
-  std::int32_t places = 0;         // index of the places that its groups have
+  std::int32_t places = 0;         // index of the places of its groups
   double latest = 0, seconds = 0;  // of this call
 };
 
-// One direction between two ranks on one lane. Either sends wait here for their receives or the other way round.
+// One direction between two ranks on one lane. Either sends wait for their receives or receives for their sends.
 struct Channel {
   struct Post {
     std::int32_t rank_class, collective;
     double time, bytes;
   };
   std::vector<Post> posts;
-  std::size_t first = 0;                 // that still waits
-  bool sends = false;                    // who waits
+  std::size_t first = 0;                 // post that still waits
+  bool sends = false;                    // whether sends wait
   bool within = false, between = false;  // where the pairs of ranks are
   std::size_t waiting() const { return posts.size() - first; }
 };
@@ -128,7 +128,7 @@ class Engine {
     return schedule_of(own).nodes[static_cast<std::size_t>(lanes_[own][lane].next)];
   }
 
-  // One per lane for the classes that share groups of an id; and where these groups are.
+  // One per lane for the classes that share groups of an id; and the places of these groups.
   void make_meetings() {
     std::map<std::pair<GroupId, std::int32_t>, std::array<std::int32_t, lane_count>> known;  // by lowest class
     meetings_of_.resize(classes_.count());
@@ -165,7 +165,7 @@ class Engine {
       }
   }
 
-  // A class has one position in the groups that it has transfers in, and its peers there are of one class each.
+  // A class has one position in the groups where it has transfers, and each of its peers there is of one class.
   void make_channels() {
     using Key = std::tuple<GroupId, std::int32_t, std::int32_t, std::int32_t, std::int32_t, std::int32_t>;
     std::map<Key, std::int32_t> known;
@@ -206,7 +206,7 @@ class Engine {
     return channels_[static_cast<std::size_t>(channels_of_[own][static_cast<std::size_t>(port)])];
   }
 
-  // A lane that the next node still waits for; -1: none.
+  // A lane that the next node is waiting for; -1: none.
   int blocking_lane(std::size_t own, std::size_t lane) const {
     const LaneMarks& waits = schedule_of(own).waits[static_cast<std::size_t>(next_node(own, lane))];
     for (std::size_t other = 0; other < lane_count; ++other)
@@ -264,7 +264,7 @@ class Engine {
         work_.emplace_back(own, other);
   }
 
-  // The next call of the node, or all transfers that follow each other over one group.
+  // Enters the next call of the node, or all consecutive transfers over one group.
   void enter(std::size_t own, std::size_t lane, const Node& node, LaneState& state) {
     const auto collectives = schedule_of(own).plan->collectives_of(node);
     const NodeCollective& first = collectives[static_cast<std::size_t>(state.collective)];
@@ -323,7 +323,7 @@ class Engine {
     close(static_cast<std::size_t>(other.rank_class), own, lane, end);
   }
 
-  // Something that the class has entered ends; `own` is the one at work.
+  // Something that the class has entered ends; `own` is the class being advanced.
   void close(std::size_t rank_class, std::size_t own, std::size_t lane, double end) {
     LaneState& state = lanes_[rank_class][lane];
     state.until = std::max(state.until, end);
@@ -368,7 +368,7 @@ class Engine {
     }
   }
 
-  // The collective that a node stands in, and a rank that has not come to it.
+  // The collective that a node is waiting in, and a rank that has not reached it.
   std::pair<std::int32_t, RankId> missing_rank(RankId rank, std::size_t own, std::size_t lane, const Node& node) {
     const LaneState& state = lanes_[own][lane];
     const std::int32_t first = node.first_collective + state.collective;
@@ -386,7 +386,7 @@ class Engine {
           for (RankId other : members)
             if (classes_.class_of(other) == m.classes[k]) return {i, other};
     }
-    WEFT_CHECK(false, "{} stands still and waits for no rank", plan_of(own).name_of(node));
+    WEFT_CHECK(false, "{} is stuck but waits for no rank", plan_of(own).name_of(node));
   }
 
   const RankPlans& ranks_;
@@ -400,7 +400,7 @@ class Engine {
   std::vector<std::vector<GroupPlace>> places_;
   std::vector<std::vector<std::int32_t>> channels_of_;  // by class, port of its plan
   std::vector<Channel> channels_;
-  std::vector<std::pair<std::size_t, std::size_t>> work_;  // classes and lanes that may go on
+  std::vector<std::pair<std::size_t, std::size_t>> work_;  // classes and lanes that may proceed
   Simulation out_;
 };
 

@@ -1,11 +1,11 @@
-// Runs the plans of all ranks without doing their work, as the parallel executor would: a lane takes its nodes in order; a
-// node starts when its lane is free and the nodes it waits for are done; a collective starts when all ranks of its group
-// have come to that call of that communicator, and ends for all of them at once; a transfer starts when both ranks have
-// come. Transfers of one node over one group that follow each other are posted together, and the node goes on when all of
-// them have ended.
+// Simulates the plans of all ranks as the parallel executor would run them. A lane runs its nodes in order; a node
+// starts when its lane is free and the nodes it waits for are done. A collective starts when all ranks of its group
+// have reached that call of that communicator, and ends for all of them at once; a transfer starts when both ranks have
+// reached it. Consecutive transfers of one node over one group are posted together, and the node continues when all
+// have ended.
 //
-// One rank per class is simulated (rank_classes.h). Where ranks of a class have groups in different places, all go at the
-// pace of the slowest.
+// One rank per class is simulated (rank_classes.h). If the groups of a class are in different places, all are as slow
+// as the slowest.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@
 namespace weft {
 
 struct ClassTimes {
-  // Seconds, by node. A node that communicates starts when its rank is ready for it: waiting for others is part of it.
+  // Seconds, by node. A node that communicates starts when its rank is ready: its time includes waiting for others.
   std::vector<double> start, end;
   std::array<double, lane_count> busy{};  // seconds that the lane's nodes take
 };
@@ -32,13 +32,13 @@ struct RankWait {
 struct Simulation {
   double seconds = 0;               // from the first start to the last end, over all ranks
   std::vector<ClassTimes> classes;  // empty where there are no costs
-  // Where nothing can go on: who waits for whom, in a circle, or up to a rank that has nothing left to do. Times of nodes
+  // If nothing can proceed: who waits for whom, in a cycle, or up to a rank that has nothing left to do. Times of nodes
   // that never ran are 0.
   std::vector<RankWait> stuck;
 };
 
 // The collectives of a group must match, and peers must be members of their groups (check_ranks.h).
-// cluster: null for a run without times, which finds out only whether it ends.
+// cluster: null to find out only whether the run ends, without times.
 Simulation simulate(const RankPlans& ranks, const RankClasses& classes, const Cluster* cluster);
 
 }  // namespace weft

@@ -45,7 +45,7 @@ namespace {
 
 Simulation simulate_all(const RankPlans& ranks, const RankClasses& classes, const Cluster& cluster) {
   Simulation run = simulate(ranks, classes, &cluster);
-  WEFT_CHECK(run.stuck.empty(), "ranks wait for each other and none can go on: rank {} {}",
+  WEFT_CHECK(run.stuck.empty(), "ranks wait for each other, and none can proceed: rank {} {}",
              run.stuck.front().rank.value, run.stuck.front().what);
   return run;
 }

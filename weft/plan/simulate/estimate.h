@@ -16,7 +16,7 @@ namespace weft {
 struct PieceCost {
   double flops = 0, bytes = 0;  // bytes: memory traffic
 };
-// What a node's arithmetic costs: a dry run on a device that counts (weft/execute/dry_run.h).
+// The cost of a node's arithmetic: a dry run on a device that counts (weft/execute/dry_run.h).
 using Pricer = std::function<PieceCost(const Module&, const Plan&, const Node&)>;
 
 // Fills flops and bytes of every node that computes; each (place, phase) is priced once.
@@ -25,7 +25,7 @@ double total_flops(const Plan& plan);
 
 struct ParameterCount {
   std::int64_t all = 0;
-  std::int64_t active = 0;  // that one token uses: k of the experts, without the embedding lookup
+  std::int64_t active = 0;  // used by one token: k of the experts, without the embedding lookup
 };
 // Of the whole model; `module` holds experts / expert_ranks of its experts.
 ParameterCount count_parameters(const Module& module, std::int64_t experts, std::int64_t chosen,
@@ -39,8 +39,7 @@ struct Estimate {
   std::array<double, lane_count> busy{};  // seconds that nodes of each lane take: the average rank
 };
 
-// Each node starts when its lane is free and what it waits for is done; a collective when all ranks of its group have come
-// (engine.h). BugError where ranks wait for each other and none can go on.
+// See engine.h for the rules. BugError if ranks wait for each other and none can proceed.
 Estimate estimate_step(const RankPlans& ranks, const Cluster& cluster);
 // The same, drawn: an event for every node of every rank.
 Timeline estimate_timeline(const RankPlans& ranks, const Cluster& cluster);

@@ -1,4 +1,4 @@
-// From the page's facts (JSON) and blocks (bytes) to typed arrays. Written by weft/plan/timeline_page.cc.
+// Turns the page's facts (JSON) and blocks (bytes), written by weft/plan/draw/timeline_page.cc, into typed arrays.
 
 const FORWARD = 0, BACKWARD = 1, WEIGHT = 2, UPDATE = 3, OTHER = 4, COMMUNICATION = 5;
 const CATEGORY_OF_PHASE = {forward: FORWARD, evaluate: FORWARD, backward: BACKWARD, weight_gradient: WEIGHT, update: UPDATE};
@@ -14,7 +14,7 @@ class Reader {
     this.bytes = bytes;
     this.at = at;
   }
-  number() {  // seven bits a byte, lowest first; up to 2^53, so no shifts
+  number() {  // seven bits per byte, lowest first; up to 2^53, so no shifts
     let byte = this.bytes[this.at++];
     if (byte < 128) return byte;
     let value = byte - 128, scale = 128;
@@ -31,7 +31,7 @@ class Reader {
   }
 }
 
-// Events that follow each other: sorted and disjoint, so both starts and ends are sorted.
+// Consecutive events: sorted and disjoint, so both starts and ends are sorted.
 function readEvents(bytes, at, count) {
   const reader = new Reader(bytes, at);
   const events = {
@@ -123,7 +123,7 @@ function readLabel(fields, strings) {
   for (let i = 0; i < uses.length; i += 4)
     label.uses.push({access: uses[i], buffer: strings[uses[i + 1]], perMicroBatch: uses[i + 2], size: uses[i + 3]});
   label.parameters = parameters.map((p) => strings[p]);
-  // As in the schedule: a prime is a backward, a w a weight gradient.
+  // As in the schedule: a prime marks backward, a w a weight gradient.
   label.short = label.piece + (label.phase === 'backward' ? '′' : label.phase === 'weight_gradient' ? ' w' : '');
   return label;
 }
@@ -143,7 +143,7 @@ class TimelineModel {
     this.overlap = overlapOf(facts.overlap);
     this.ranks = Array.from({length: facts.ranks}, (_, rank) => ({rank, model: this, tracks: [], overlap: overlapOf(facts.overlaps[rank])}));
 
-    // Ranks that do the same share a block, and so its arrays.
+    // Ranks that do the same share a block and its arrays.
     const known = new Map();
     const once = (at, read) => known.get(at) || known.set(at, read()).get(at);
     this.events = 0;
@@ -167,7 +167,7 @@ class TimelineModel {
     }
   }
 
-  // What the part of a transfer that is hidden is hidden behind: [{track, index, time}] on the same rank.
+  // What a transfer is hidden behind: [{track, index, time}] on the same rank.
   hiding(track, index) {
     const from = track.events.start[index], to = track.events.end[index], found = [];
     for (const other of this.ranks[track.rank].tracks) {
@@ -189,8 +189,8 @@ function busyOf(rank) {
   return {busy, exposed: difference(transfers, busy), forward: spansOf(rank, false), backward: spansOf(rank, true)};
 }
 
-// When the forward, or the backward, of each micro-batch goes on, from its first node to its last. Where two are woven
-// into each other, each has its own span.
+// When the forward, or the backward, of each micro-batch runs, from its first node to its last. If two are woven into
+// each other, each has its own spans.
 function spansOf(rank, backward) {
   const spans = [], {model} = rank;
   for (const track of rank.tracks) {
@@ -207,7 +207,7 @@ function spansOf(rank, backward) {
   return {list: spans, end: Float64Array.from(spans, (span) => span.end)};
 }
 
-// Length of the part of [from, to] that lies in the intervals.
+// Length of the part of [from, to] that the intervals cover.
 function covered(intervals, from, to) {
   let sum = 0;
   for (let i = after(intervals.end, from); i < intervals.count && intervals.start[i] < to; ++i)

@@ -1,4 +1,4 @@
-// What is said in words: the heads of panels, the tooltip, the drawer with everything about a pinned node.
+// Text: the heads of panels, the tooltip, the drawer with everything about a pinned node.
 
 const ACCESS_NAMES = ['reads', 'writes', 'adds to'];
 const PHASE_NAMES = {weight_gradient: 'weight gradient'};
@@ -24,7 +24,7 @@ function counterpart(model, other, track, index) {
   return null;
 }
 
-// Equal nodes together: "experts′ 2, shared 3".
+// Equal nodes are counted together: "experts′ 2, shared 3".
 function hidingText(model, hiding, limit) {
   const names = hiding.sort((a, b) => b.time - a.time).map(({track, index}) => {
     const m = track.events.microBatch[index];
@@ -39,7 +39,7 @@ function colourKey(model, label, rank, track, index) {
   return covered(rank.busy, start[index], end[index]) > 0.5 * (end[index] - start[index]) ? 'hidden' : 'exposed';
 }
 
-// {title, facts: dl, lists: [dl rows]}: for the tooltip with short lists, for the drawer with whole ones.
+// {title, facts: dl, lists: [dl rows]}: with short lists for the tooltip, with whole ones for the drawer.
 function describe(panel, others, track, index, limit) {
   const {model} = panel, {events} = track, label = model.labels[events.label[index]], rank = model.ranks[track.rank];
   const from = events.start[index], length = events.end[index] - from, m = events.microBatch[index];
@@ -98,7 +98,7 @@ function describeSpan({span, name, group}) {
   return {title: element('h3', name, element('span.badge', `micro-batch ${span.microBatch}`)), facts, lists: element('dl')};
 }
 
-// "Step 7.4 ms  Communication 3.1 ms a rank, 93.4 % hidden ...", with a bar of how ranks spend the step.
+// "Step 7.4 ms  Communication 3.1 ms per rank, 93.4 % hidden ...", with a bar of how ranks spend the step.
 function fillHead(panel, several) {
   const {model} = panel, {overlap} = model, ranks = model.ranks.length;
   const item = (name, ...value) => element('span.metric', name ? element('span.muted', name) : null, ...value);
@@ -107,7 +107,7 @@ function fillHead(panel, several) {
   parts.push(item('step', element('b', timeText(model.span)), panel.stretch));
   if (overlap.communication > 0) {
     parts.push(item('communication', element('b.hiddenshare', shareText(overlap.shareHidden) + ' hidden'),
-                    element('span.muted', `of ${timeText(overlap.communication / ranks)}${ranks > 1 ? ' a rank' : ''}`)));
+                    element('span.muted', `of ${timeText(overlap.communication / ranks)}${ranks > 1 ? ' per rank' : ''}`)));
     const lanes = model.lanes.filter((lane) => lane.communicates && lane.overlap.communication > 0);
     if (lanes.length > 1)
       parts.push(element('span.lanes.muted', lanes.map((l) => `${l.name} ${shareText(l.overlap.shareHidden)}`).join('  ')));

@@ -1,5 +1,5 @@
 // The inner loops. A lane is one row of pixels: every event adds its colour to the pixels it covers, in proportion, so
-// that a thousand events in a pixel give their mean and nothing flickers when zooming. Rows are then stretched to the
+// that a thousand events in a pixel give their mean and nothing flickers while zooming. Rows are then stretched to the
 // height of their lanes.
 
 class Strip {
@@ -39,12 +39,12 @@ class Strip {
   }
 }
 
-const LEAST = 0.3;  // pixels: what an event counts at least, so that none disappears
-const FAINT = 0.14;  // what an event keeps when others are highlighted
+const LEAST = 0.3;  // pixels: minimum width of an event, so that none disappears
+const FAINT = 0.14;  // weight of an event while others are highlighted
 
-// Adds the events of a track that are seen. window: {from, to, scale} in ns and device pixels per ns.
+// Adds the visible events of a track. window: {from, to, scale} in ns and device pixels per ns.
 // highlight: {labels: Uint8Array | null, microBatch: number | null} or null.
-// texts: gets {x0, x1, index, ...} of each event that is wide enough to be named, unless it is null.
+// texts: receives {x0, x1, index, ...} of each event that is wide enough for its name, unless null.
 function addTrack(strip, track, rank, model, window, theme, highlight, texts, wide) {
   const {events, communicates} = track, {from, to, scale} = window, {table} = theme;
   const {start, end, label, microBatch} = events, category = model.category, shades = SHADES.length;

@@ -1,5 +1,5 @@
-# cmake -DOUT=FILE -DFOLDER=FOLDER -P embed.cmake: writes a header that holds the page's files as strings. The scripts
-# become one, in the order in which they build on each other.
+# cmake -DOUT=FILE -DFOLDER=FOLDER -P embed.cmake: writes a header with the page's files as strings. The scripts are
+# concatenated in order of dependency.
 set(html page.html)
 set(style page.css)
 set(script format.js data.js theme.js layout.js draw.js panel.js overview.js details.js summary.js page.js)

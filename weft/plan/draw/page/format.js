@@ -1,7 +1,7 @@
 'use strict';
-// Numbers for people. Times are nanoseconds everywhere in the page.
+// Numbers as text. Times are nanoseconds everywhere in the page.
 
-const NARROW = '\u202f';  // a space that does not break
+const NARROW = '\u202f';  // a narrow no-break space
 
 function threeDigits(value) {
   const size = Math.abs(value);
@@ -19,7 +19,7 @@ function withUnit(value, units, step) {
 }
 
 const timeText = (ns) => ns === 0 ? '0' : withUnit(ns, ['ns', 'µs', 'ms', 's'], 1000);
-// A point in time: to the nanosecond up to a second, without zeros behind.
+// A point in time: to the nanosecond up to a second, without trailing zeros.
 function momentText(ns, step = 1) {
   const [unit, size] = [['s', 1e9], ['ms', 1e6], ['µs', 1e3], ['ns', 1]].find(([, s]) => ns >= s) || ['', 1];
   const rounded = Math.round(ns / step) * step;

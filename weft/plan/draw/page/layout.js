@@ -1,10 +1,10 @@
-// Where ranks and lanes stand on a panel: an expanded rank has a row for each lane and its memory, a compact one two
+// Where ranks and lanes are on a panel: an expanded rank has a row for each lane and for its memory, a compact one two
 // thin rows, so that 64 ranks fit on a screen.
 
 const GUTTER = 168;  // pixels: names left of the lanes
 const AXIS = 22;     // pixels: the time axis above them
 
-// expanded: Set of ranks. room: pixels that are there.
+// expanded: Set of ranks. room: available pixels.
 function layoutOf(model, expanded, showMemory, room) {
   const rowsOf = (rank) => {
     const own = new Set(rank.tracks.map((track) => track.lane));
@@ -29,7 +29,7 @@ function layoutOf(model, expanded, showMemory, room) {
     const open = expanded.has(rank.rank);
     return {rank, open, rows: open ? rowsOf(rank) : compactRows(rank)};
   });
-  // Rows grow into the room there is, within limits; memory gains most.
+  // Rows grow into the available room, within limits; memory grows most.
   const sizes = (scale) => {
     const clamp = (value, low, high) => Math.round(Math.max(low, Math.min(high, value * scale)));
     return {
@@ -38,7 +38,7 @@ function layoutOf(model, expanded, showMemory, room) {
       compactCompute: clamp(9, 6, 14), compactOther: clamp(4, 3, 7), compactGap: clamp(3, 2, 6),
     };
   };
-  // A rank that was opened among compact ones has its usual size, whatever the room.
+  // A rank expanded among compact ones has its usual size, whatever the room.
   const some = groups.some((group) => !group.open);
   const place = (scale) => {
     const usual = sizes(some ? Math.max(1, Math.min(scale, 1.3)) : scale), compact = sizes(scale);

@@ -1,5 +1,5 @@
-// The whole step in a strip: for every moment, which share of the ranks computes (by phase) or waits for a transfer.
-// A window over it shows, and sets, what the panels show.
+// The whole step in a strip: for every moment, the share of ranks that compute (by phase) or wait for a transfer. A
+// window over it shows, and sets, what the panels show.
 
 class Overview {
   constructor(panels, onView) {
@@ -97,7 +97,7 @@ class Overview {
   xOf(time) { return GUTTER + Math.max(0, Math.min(1, time / this.span)) * (this.width - GUTTER); }
   timeAt(x) { return (x - GUTTER) / (this.width - GUTTER) * this.span; }
 
-  // Inside the window: move it. Outside, or over the whole: choose a new one.
+  // Inside the window: move it. Outside it, or if it covers the whole step: choose a new one.
   grab(event) {
     const view = {...this.view()}, begin = this.timeAt(event.offsetX), left = this.root.getBoundingClientRect().left;
     const whole = view.to - view.from > 0.98 * this.span;

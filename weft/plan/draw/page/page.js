@@ -21,12 +21,12 @@ class Page {
     this.overview = new Overview(this.panels, (from, to) => this.setView(from, to));
     this.overview.view = () => this.view;
     this.build();
-    // On one scale, what is much shorter would be a stripe.
+    // On one scale, a much shorter timeline would be a thin stripe.
     this.alignEnds(this.models.some((model) => model.span < this.span / 1.5));
     this.readFragment();
     this.setTheme();
     this.resize();
-    // With few lanes there is room left: for the tables.
+    // With few lanes there is room left for the tables.
     const [first] = this.panels;
     if (this.panels.length === 1 && this.span > 1 && first.height - AXIS - first.layout.height > 240) this.toggleSummary();
   }
@@ -135,7 +135,7 @@ class Page {
   fit() { this.setView(0, this.span); }
   zoom(factor, at = this.cursor ?? (this.view.from + this.view.to) / 2) {
     const {from, to} = this.view;
-    // At the widest, the cursor no longer holds its place; nothing else may move the view when zooming.
+    // The point under the cursor stays in place, except at the widest zoom.
     this.setView(at - (at - from) * factor, at + (to - at) * factor);
   }
   move(share) {
@@ -153,7 +153,7 @@ class Page {
     if (!this.expanded.delete(rank)) this.expanded.add(rank);
     this.resize(Boolean(this.pinned));
   }
-  // Every timeline over the whole width, or all with one length for a second.
+  // Every timeline over the whole width, or all on the same time scale.
   alignEnds(aligned) {
     this.aligned = aligned;
     document.getElementById('same').setAttribute('aria-pressed', aligned);
@@ -194,7 +194,7 @@ class Page {
     this.setView(from - margin, to + margin);
   }
 
-  // A search goes before what is pinned.
+  // A search takes precedence over the pinned node.
   setHighlight() {
     const pinned = this.pinned && this.pinned.track.events;
     const label = pinned && this.pinned.panel.model.labels[pinned.label[this.pinned.index]];
@@ -380,6 +380,6 @@ function listenToKeys(page) {
   });
 }
 
-// For tests and the curious.
+// For tests and the console.
 window.timelinePage = new Page(JSON.parse(document.getElementById('facts').textContent),
                                bytesOfBase64(document.getElementById('blocks').textContent));

@@ -1,5 +1,5 @@
-// One timeline on the screen: names, axis, lanes and memory on one canvas; the cursor and outlines on a second above it,
-// so that moving the mouse draws little.
+// One timeline on the screen: names, axis, lanes and memory on one canvas; the cursor and outlines on a second one above
+// it, so that moving the mouse redraws little.
 
 const TEXT_FONT = '11px system-ui, "Segoe UI", "Liberation Sans", sans-serif';
 const SMALL_FONT = '10px system-ui, "Segoe UI", "Liberation Sans", sans-serif';
@@ -9,21 +9,21 @@ class Panel {
   constructor(model, name) {
     this.model = model;
     this.name = name;
-    this.scale = 1;  // own nanoseconds for one of the page's
+    this.scale = 1;  // own nanoseconds per nanosecond of the page
     this.canvas = element('canvas');
     this.overlay = element('canvas');
     this.spacer = element('div.spacer');
     this.stage = element('div.stage', this.canvas, this.overlay);
     this.scroller = element('div.scroller', this.stage, this.spacer);
     this.head = element('div.head');
-    this.stretch = element('span.muted');  // says so when the other timeline's seconds are shorter here
+    this.stretch = element('span.muted');  // note that this timeline is drawn longer than the other
     this.root = element('section.panel', this.head, this.scroller);
     this.layout = {groups: [], height: 0};
     this.strips = document.createElement('canvas');
   }
 
   // The box of the canvas, in CSS pixels, and what is drawn in it.
-  // keepRows: rows stay as high as they were, when something below took a part of the room.
+  // keepRows: rows keep their height when something below takes part of the room.
   resize(expanded, showMemory, keepRows) {
     const ratio = window.devicePixelRatio || 1;
     this.width = Math.max(300, this.scroller.clientWidth);
@@ -41,7 +41,7 @@ class Panel {
     this.spacer.style.height = Math.max(0, this.layout.height + AXIS + 4 - this.height) + 'px';
   }
 
-  // Scrolls until a lane is seen.
+  // Scrolls until a lane is visible.
   reveal(track) {
     const group = this.layout.groups[track.rank], row = group.rows.find((r) => r.kind === 'lane' && r.tracks.includes(track));
     const top = this.scroller.scrollTop, seen = this.height - AXIS;
@@ -128,7 +128,7 @@ class Panel {
     for (const [row, named] of texts) this.drawTexts(context, theme, row, named);
   }
 
-  // Hatched: nothing computes, a transfer is waited for.
+  // Hatched: nothing computes while waiting for a transfer.
   drawWaiting(context, theme, row, window) {
     const {exposed} = row.group.rank, scale = window.scale / this.ratio;
     const pattern = context.createPattern(theme.hatch, 'repeat');
@@ -311,7 +311,7 @@ class Panel {
     return best || {group, row, time, lanes: true};
   }
 
-  boxOf(view, track, index) {  // of an event on the canvas, or null when it is out of sight
+  boxOf(view, track, index) {  // of an event on the canvas, or null if it is not visible
     const group = this.layout.groups[track.rank];
     const row = group && group.rows.find((r) => r.kind === 'lane' && r.tracks.includes(track));
     if (!row) return null;
@@ -322,7 +322,7 @@ class Panel {
     return {x: left, y, w: Math.max(2, Math.min(this.width, x1) - left), h: row.h};
   }
 
-  // outlines: [{track, index, colour, width}]; cursor: time on the page's axis or null; range: a stretch being chosen.
+  // outlines: [{track, index, colour, width}]; cursor: time on the page's axis or null; range: being selected.
   drawOverlay(view, theme, outlines, cursor, range) {
     const context = this.overlay.getContext('2d'), ratio = this.ratio;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -345,7 +345,7 @@ class Panel {
     if (x < GUTTER) return;
     context.fillStyle = cssOf(theme.rgb.text, 0.35);
     context.fillRect(x, AXIS, 1, this.height);
-    const pixel = this.ratio / this.window(view).scale;  // no more digits than can be seen
+    const pixel = this.ratio / this.window(view).scale;  // limits the digits to what is visible
     this.drawTag(context, theme, x, momentText(cursor * this.scale, Math.pow(10, Math.max(0, Math.floor(Math.log10(pixel))))));
   }
 

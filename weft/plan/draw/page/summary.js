@@ -46,7 +46,7 @@ function nodeTable(panels) {
 }
 
 function rankTable(panels) {
-  const heads = ['rank'];  // of two timelines, cells say "plan → actual" where they differ
+  const heads = ['rank'];  // with two timelines, cells that differ show "plan → actual"
   const transfers = panels.some(({model}) => model.overlap.communication > 0);
   const columns = [
     ['compute', ({overlap}) => timeText(overlap.compute)],

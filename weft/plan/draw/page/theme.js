@@ -1,5 +1,5 @@
-// Colours, read from the style sheet so that light and dark schemes live in one place. Cold colours compute, warm ones
-// communicate: pale where hidden, strong where exposed. Micro-batches differ in shade.
+// Colours, read from the style sheet so that light and dark schemes are in one place. Cold colours are computation,
+// warm ones communication: pale if hidden, strong if exposed. Micro-batches differ in shade.
 
 const SHADES = [-0.1, 0.16, 0.02, 0.24, -0.16, 0.1, -0.04, 0.2];  // towards black or white, by micro-batch
 const HIDDEN = 5, EXPOSED = 6;                                      // after the categories of data.js
@@ -35,7 +35,7 @@ class Theme {
     this.hatch = this.makeHatch(this.rgb.exposed);
   }
 
-  // Where nothing computes because of a transfer.
+  // For times in which nothing computes because of a transfer.
   makeHatch(rgb) {
     const canvas = document.createElement('canvas');
     canvas.width = canvas.height = 6;

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/train/ranks.h"
+#include "tests/execute/ranks.h"
 #include "weft/checkpoint/stored_type.h"
 
 namespace weft {

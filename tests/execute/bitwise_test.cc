@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
-#include "tests/train/bitwise_cases.h"
+#include "tests/execute/bitwise_cases.h"
 #include "weft/comm/mpi_world.h"
 
 namespace weft {

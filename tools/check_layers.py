@@ -106,11 +106,12 @@ def line_at(text, offset):
 
 
 def folder_of_library(name):
-    """'weft_model' -> 'model'; 'weft_device_cpu' -> 'device/cpu'; None for a library that is not Weft's."""
+    """'weft_model' -> 'model'; 'weft_device_cpu' -> 'device/cpu'; 'weft_train_session', a part of train's files -> 'train';
+    None for a library that is not Weft's."""
     top, _, leaf = name.removeprefix("weft_").partition("_")
     if not name.startswith("weft_"):
         return None
-    return f"{top}/{leaf}" if top in LEAF_SEES and leaf else name.removeprefix("weft_")
+    return f"{top}/{leaf}" if top in LEAF_SEES and leaf else top
 
 
 def cmake_faults(root):

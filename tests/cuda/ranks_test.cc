@@ -3,7 +3,7 @@
 
 #include "tests/comm/collective_checks.h"
 #include "tests/cuda/shared_gpu.h"
-#include "tests/train/bitwise_cases.h"
+#include "tests/execute/bitwise_cases.h"
 #include "weft/comm/nccl_world.h"
 #include "weft/device/cuda_device.h"
 

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/train/ranks.h"
+#include "tests/execute/ranks.h"
 #include "weft/base/error.h"
 #include "weft/base/text.h"
 #include "weft/device/missing_operations.h"

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/train/ranks.h"
+#include "tests/execute/ranks.h"
 #include "weft/base/error.h"
 #include "weft/device/cpu/device.h"
 #include "weft/execute/stream_executor.h"

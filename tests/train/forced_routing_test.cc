@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/train/ranks.h"
+#include "tests/execute/ranks.h"
 #include "weft/train/library_bytes.h"
 
 namespace weft {

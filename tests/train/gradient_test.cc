@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/train/parameter_numbers.h"
+#include "tests/execute/parameter_numbers.h"
 #include "weft/base/random.h"
 #include "weft/device/cpu/device.h"
 #include "weft/train/session.h"

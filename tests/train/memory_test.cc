@@ -1,7 +1,7 @@
 // The memory that a plan foresees is the memory that a step uses.
 #include <gtest/gtest.h>
 
-#include "tests/train/bitwise_cases.h"
+#include "tests/execute/bitwise_cases.h"
 
 namespace weft {
 namespace {

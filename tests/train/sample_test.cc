@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/train/ranks.h"
+#include "tests/execute/ranks.h"
 
 namespace weft {
 namespace {

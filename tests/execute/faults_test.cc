@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/train/bitwise_cases.h"
+#include "tests/execute/bitwise_cases.h"
 #include "weft/base/error.h"
 #include "weft/plan/build.h"
 

@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/train/parameter_numbers.h"
-#include "tests/train/ranks.h"
+#include "tests/execute/parameter_numbers.h"
+#include "tests/execute/ranks.h"
 
 namespace weft {
 namespace {

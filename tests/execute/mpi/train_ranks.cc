@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <fstream>
 
-#include "tests/train/bitwise_cases.h"
+#include "tests/execute/bitwise_cases.h"
 #include "weft/base/error.h"
 #include "weft/comm/launch.h"
 #include "weft/comm/mpi_world.h"

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "tests/train/ranks.h"
+#include "tests/execute/ranks.h"
 
 namespace weft {
 

@@ -7,8 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/train/bitwise_cases.h"
-#include "tests/train/queued_cpu_device.h"
+#include "tests/execute/bitwise_cases.h"
+#include "tests/execute/queued_cpu_device.h"
 #include "weft/base/error.h"
 #include "weft/execute/stream_executor.h"
 

@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "tests/comm/fake_nccl.h"
-#include "tests/train/queued_cpu_device.h"
-#include "tests/train/ranks.h"
+#include "tests/execute/queued_cpu_device.h"
+#include "tests/execute/ranks.h"
 #include "weft/base/error.h"
 #include "weft/comm/host_stream.h"
 #include "weft/comm/nccl/world.h"

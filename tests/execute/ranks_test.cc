@@ -1,5 +1,5 @@
 // Another layout changes a number by rounding only. (Orders change none: bitwise_test.cc.)
-#include "tests/train/ranks.h"
+#include "tests/execute/ranks.h"
 
 #include <cmath>
 

@@ -227,18 +227,18 @@ void run(const std::string& name, const BenchOptions& options) {
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
     const NodeTime& t = session.executor()->times()[i];
     const Node& node = plan.nodes[i];
-    const PieceInfo& piece = plan.pieces[node.piece.index()];
-    const std::string layer = piece.layer.find('.') != std::string::npos && piece.layer.starts_with("main")
-                                  ? piece.layer.substr(piece.layer.size() - 1)
-                              : piece.layer.starts_with("unit") ? "unit"
-                                                                : piece.layer;
-    milliseconds[fmt::format("{} {} {}", layer, piece.piece, name_of(node.phase))] += (t.end - t.start) * 1e3;
+    const PlaceInfo& place = plan.place_of(node);
+    const std::string layer = place.layer.find('.') != std::string::npos && place.layer.starts_with("main")
+                                  ? place.layer.substr(place.layer.size() - 1)
+                              : place.layer.starts_with("unit") ? "unit"
+                                                                : place.layer;
+    milliseconds[fmt::format("{} {} {}", layer, place.piece, name_of(node.phase))] += (t.end - t.start) * 1e3;
     busy += t.end - t.start;
   }
   executor.keep_times(false);
   GpuBusy gpu;
   {
-    StreamExecutor own(session.plan(), *device, session.stream(), true);
+    StreamExecutor own(session.plan(), *device, session.stream(), {});
     const auto two_steps = [&] {
       for (int i = 0; i < 2; ++i) own.run_step();
     };

@@ -88,10 +88,10 @@ Measured measure(Session& session, int repeats) {
   const NullDevice null;
   for (std::size_t n = 0; n < plan.nodes.size(); ++n) {
     const Node& node = plan.nodes[n];
-    if (!plan.pieces[node.piece.index()].layer.starts_with("main.")) continue;
+    if (!plan.place_of(node).layer.starts_with("main.")) continue;
     (node.phase == Phase::forward ? m.forward : node.phase == Phase::backward ? m.backward : m.weights) += best[n];
     NullStream counted;
-    dry_run(session.module(), session.module().pieces[node.piece.index()], node.phase, null.operations(), counted);
+    dry_run(session.module(), plan, node, null.operations(), counted);
     m.flops += counted.total().flops;
   }
   return m;

@@ -60,7 +60,7 @@ class Sums {
   BufferId buffer_of(const std::string& value) {
     for (std::size_t i = 0; i < plan.values.size(); ++i)
       if (plan.values[i].name == value) return BufferId(static_cast<std::int64_t>(i));
-    plan.values.push_back({value, Storage::activation, DType::f32, {4}, 16});
+    plan.values.push_back({value, StorageClass::activation, DType::f32, {4}, 16});
     plan.buffers.push_back({ValueId(std::ssize(plan.values) - 1), 0, 0});
     return BufferId(std::ssize(plan.buffers) - 1);
   }

@@ -25,7 +25,7 @@ bool weight_used_before_its_update(const GoodPlan& good, Dice& dice, Damage& d) 
   const Plan late = d.plan;
   std::vector<BufferId> weights;
   for (const BufferUse& use : late.uses_of(late.nodes[update]))
-    if (storage(late, use.buffer) == Storage::weight && first_use(late, use.buffer, true))
+    if (storage(late, use.buffer) == StorageClass::weight && first_use(late, use.buffer, true))
       weights.push_back(use.buffer);
   if (weights.empty()) return false;
   const BufferId weight = any(weights, dice);
@@ -40,7 +40,7 @@ bool gradient_overwritten_before_its_update(const GoodPlan& good, Dice& dice, Da
   const Plan late = d.plan;
   std::vector<BufferId> gradients;
   for (const BufferUse& use : late.uses_of(late.nodes[update]))
-    if (storage(late, use.buffer) == Storage::gradient) gradients.push_back(use.buffer);
+    if (storage(late, use.buffer) == StorageClass::gradient) gradients.push_back(use.buffer);
   const BufferId gradient = any(gradients, dice);
   const std::size_t adder = *first_use(late, gradient, false);
   move_behind(d.plan, update, adder);
@@ -78,7 +78,7 @@ bool update_reads_the_hosts_numbers(const GoodPlan& good, Dice& dice, Damage& d)
       d.plan, [&](const Node&, const BufferUse& use) { return d.plan.value_of(use.buffer).name == "step_values"; });
   std::vector<BufferUse> uses = uses_of(d.plan, update);
   for (BufferUse& use : uses)
-    if (storage(d.plan, use.buffer) == Storage::step) use.buffer = use_at(d.plan, given.front()).buffer;
+    if (storage(d.plan, use.buffer) == StorageClass::step) use.buffer = use_at(d.plan, given.front()).buffer;
   set_uses(d.plan, update, uses);
   d.names = {name(d.plan, update), "step_values"};
   d.says = {"is rewritten by the host before the step that runs this node"};

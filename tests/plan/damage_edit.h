@@ -40,7 +40,7 @@ std::vector<std::size_t> find_nodes(const Plan& plan, const Want& want) {
   return found;
 }
 inline std::string name(const Plan& plan, std::size_t node) { return plan.name_of(plan.nodes[node]); }
-inline Storage storage(const Plan& plan, BufferId buffer) { return plan.value_of(buffer).storage; }
+inline StorageClass storage(const Plan& plan, BufferId buffer) { return plan.value_of(buffer).storage; }
 inline const BufferUse& use_at(const Plan& plan, At at) { return plan.uses_of(plan.nodes[at.node])[at.use]; }
 inline bool is_piece(const Plan& plan, const Node& node, const char* layer, const char* piece) {
   const PlaceInfo& info = plan.place_of(node);
@@ -98,7 +98,7 @@ std::vector<Sum> find_sums(const Plan& plan, const Want& want) {
   }
   return sums;
 }
-inline bool is_gradient(const ValueInfo& value) { return value.storage == Storage::gradient; }
+inline bool is_gradient(const ValueInfo& value) { return value.storage == StorageClass::gradient; }
 inline std::vector<Sum> gradient_sums(const Plan& plan) { return find_sums(plan, is_gradient); }
 // The node that makes the last contribution to a buffer.
 inline std::optional<std::size_t> last_adder(const Plan& plan, BufferId buffer) {

@@ -10,8 +10,9 @@ namespace {
 std::vector<std::size_t> arena_buffers(const GoodPlan& good) {
   std::vector<std::size_t> found;
   for (std::size_t b = 0; b < good.plan.buffers.size(); ++b) {
-    const Storage s = storage(good.plan, BufferId(static_cast<std::int64_t>(b)));
-    if ((s == Storage::activation || s == Storage::scratch) && good.memory.lifetimes[b].first >= 0) found.push_back(b);
+    const StorageClass s = storage(good.plan, BufferId(static_cast<std::int64_t>(b)));
+    if ((s == StorageClass::activation || s == StorageClass::scratch) && good.memory.lifetimes[b].first >= 0)
+      found.push_back(b);
   }
   return found;
 }

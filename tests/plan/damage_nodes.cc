@@ -103,7 +103,7 @@ bool contribution_missing(const GoodPlan& good, Dice& dice, Damage& d) {
 
 bool read_too_early(const GoodPlan& good, Dice& dice, Damage& d) {
   const std::vector<At> writes = find_uses(good.plan, [&](const Node&, const BufferUse& use) {
-    return use.access == Access::write && storage(good.plan, use.buffer) == Storage::activation;
+    return use.access == Access::write && storage(good.plan, use.buffer) == StorageClass::activation;
   });
   const At write = any(writes, dice);
   const BufferId buffer = use_at(good.plan, write).buffer;
@@ -135,7 +135,7 @@ bool activation_never_read(const GoodPlan& good, Dice& dice, Damage& d) {
     for (const BufferUse& use : good.plan.uses_of(node)) readers[use.buffer.index()] += use.access == Access::read;
   const std::vector<At> last = find_uses(good.plan, [&](const Node&, const BufferUse& use) {
     return use.access == Access::read && readers[use.buffer.index()] == 1 &&
-           storage(good.plan, use.buffer) == Storage::activation;
+           storage(good.plan, use.buffer) == StorageClass::activation;
   });
   if (last.empty()) return false;
   const At at = any(last, dice);
@@ -167,8 +167,8 @@ bool other_micro_batch(const GoodPlan& good, Dice& dice, Damage& d) {
 }
 bool scratch_of_two(const GoodPlan& good, Dice& dice, Damage& d) {
   const Plan& plan = good.plan;
-  const std::vector<At> scratch =
-      find_uses(plan, [&](const Node&, const BufferUse& use) { return storage(plan, use.buffer) == Storage::scratch; });
+  const std::vector<At> scratch = find_uses(
+      plan, [&](const Node&, const BufferUse& use) { return storage(plan, use.buffer) == StorageClass::scratch; });
   if (scratch.empty()) return false;
   const At at = any(scratch, dice);
   if (at.node + 1 == plan.nodes.size()) return false;

@@ -98,12 +98,13 @@ bool squares_over_other_group(const GoodPlan& good, Dice& dice, Damage& d) {
   return summed_over_other_group(good, dice, d, [](const ValueInfo& v) { return v.name == "squares"; });
 }
 bool statistics_over_other_group(const GoodPlan& good, Dice& dice, Damage& d) {
-  return summed_over_other_group(good, dice, d, [](const ValueInfo& v) { return v.storage == Storage::activation; });
+  return summed_over_other_group(good, dice, d,
+                                 [](const ValueInfo& v) { return v.storage == StorageClass::activation; });
 }
 bool summed_from_other_row(const GoodPlan& good, Dice& dice, Damage& d) {
   const bool squares = dice.yes();
   const std::vector<Sum> sums = find_sums(good.plan, [&](const ValueInfo& v) {
-    return v.shape[0] > 1 && (squares ? v.name == "squares" : v.storage == Storage::gradient);
+    return v.shape[0] > 1 && (squares ? v.name == "squares" : v.storage == StorageClass::gradient);
   });
   if (sums.empty()) return false;
   const Sum sum = any(sums, dice);

@@ -8,7 +8,7 @@ namespace {
 
 bool weight_read_after_update(const GoodPlan& good, Dice& dice, Damage& d) {
   const std::vector<At> writes = find_uses(good.plan, [&](const Node&, const BufferUse& use) {
-    return use.access == Access::write && storage(good.plan, use.buffer) == Storage::weight;
+    return use.access == Access::write && storage(good.plan, use.buffer) == StorageClass::weight;
   });
   const At write = any(writes, dice);
   const BufferId weight = use_at(good.plan, write).buffer;
@@ -22,7 +22,7 @@ bool weight_read_after_update(const GoodPlan& good, Dice& dice, Damage& d) {
 }
 bool weight_not_updated(const GoodPlan& good, Dice& dice, Damage& d) {
   const std::vector<At> writes = find_uses(good.plan, [&](const Node&, const BufferUse& use) {
-    return use.access == Access::write && storage(good.plan, use.buffer) == Storage::weight;
+    return use.access == Access::write && storage(good.plan, use.buffer) == StorageClass::weight;
   });
   const At write = any(writes, dice);
   remove_use(d.plan, write);
@@ -32,7 +32,7 @@ bool weight_not_updated(const GoodPlan& good, Dice& dice, Damage& d) {
 }
 bool weight_updated_twice(const GoodPlan& good, Dice& dice, Damage& d) {
   const std::vector<At> writes = find_uses(good.plan, [&](const Node&, const BufferUse& use) {
-    return use.access == Access::write && storage(good.plan, use.buffer) == Storage::weight;
+    return use.access == Access::write && storage(good.plan, use.buffer) == StorageClass::weight;
   });
   const At a = any(writes, dice), b = any(writes, dice);
   if (a.node == b.node) return false;
@@ -105,7 +105,7 @@ bool head_skips_the_norm(const GoodPlan& good, Dice& dice, Damage& d) {
   const std::size_t head = any(forward_of(plan, Section::head), dice), norm = norm_of(plan, head);
   BufferId input, output;  // of the norm: the first activation of each
   for (const BufferUse& use : plan.uses_of(plan.nodes[norm])) {
-    if (storage(plan, use.buffer) != Storage::activation) continue;
+    if (storage(plan, use.buffer) != StorageClass::activation) continue;
     BufferId& buffer = use.access == Access::read ? input : output;
     if (!buffer.valid()) buffer = use.buffer;
   }

@@ -38,7 +38,7 @@ void divide(Divided& d, const Layout& layout) {
   Plan& plan = d.step.plan;
   const GroupId data = layout.data_ranks();
   const int ranks = layout.size_of(data);
-  const auto part_of = [&](ValueId of, Storage storage) {
+  const auto part_of = [&](ValueId of, StorageClass storage) {
     ValueInfo part = plan.values[of.index()];
     part.name = "part(" + part.name + ")";
     part.storage = storage;
@@ -50,9 +50,9 @@ void divide(Divided& d, const Layout& layout) {
   d.gradient = value_named(plan, std::string("d(") + weight_name + ")");
   const BufferId whole = buffer_of(plan, d.weight);
   d.gradient_buffer = buffer_of(plan, d.gradient);
-  d.part = part_of(d.weight, Storage::weight);
-  d.gradient_part = part_of(d.gradient, Storage::gradient);
-  plan.values[d.weight.index()].storage = Storage::gathered;
+  d.part = part_of(d.weight, StorageClass::weight);
+  d.gradient_part = part_of(d.gradient, StorageClass::gradient);
+  plan.values[d.weight.index()].storage = StorageClass::gathered;
   const BufferId part = plan.add_buffer(d.part);
   d.gradient_part_buffer = plan.add_buffer(d.gradient_part);
   const PlaceId gather = plan.add_place(3, "unit.3", "gather"), release = plan.add_place(3, "unit.3", "release");

@@ -101,8 +101,8 @@ TEST(Mutation, the_check_of_memory_agrees_with_brute_force) {
       const auto a = static_cast<std::size_t>(dice.below(memory.offset.size()));
       const auto b = static_cast<std::size_t>(dice.below(memory.offset.size()));
       const auto movable = [&](std::size_t x) {
-        const Storage s = g.plan.value_of(BufferId(static_cast<std::int64_t>(x))).storage;
-        return (s == Storage::activation || s == Storage::scratch) && memory.offset[x] >= 0;
+        const StorageClass s = g.plan.value_of(BufferId(static_cast<std::int64_t>(x))).storage;
+        return (s == StorageClass::activation || s == StorageClass::scratch) && memory.offset[x] >= 0;
       };
       if (!movable(a) || !movable(b)) continue;
       memory.offset[a] = g.memory.offset[b];

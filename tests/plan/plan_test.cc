@@ -44,7 +44,7 @@ TEST(Plan, every_gradient_gets_a_contribution_from_every_micro_batch_in_order) {
   std::map<std::int32_t, std::vector<std::int32_t>> contributions;
   for (const Node& node : plan.nodes)
     for (const BufferUse& use : plan.uses_of(node))
-      if (use.access == Access::add && plan.value_of(use.buffer).storage == Storage::gradient)
+      if (use.access == Access::add && plan.value_of(use.buffer).storage == StorageClass::gradient)
         contributions[use.buffer.value].push_back(use.contribution);
   EXPECT_GT(contributions.size(), 10u);
   for (const auto& [buffer, numbers] : contributions) {

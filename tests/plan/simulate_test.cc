@@ -93,7 +93,7 @@ class Steps {
   BufferId buffer_of(const std::string& value) {
     for (std::size_t i = 0; i < plan.values.size(); ++i)
       if (plan.values[i].name == value) return BufferId(static_cast<std::int64_t>(i));
-    return plan.add_buffer(plan.add_value({value, Storage::activation, DType::f32, {4}, 16}), 0);
+    return plan.add_buffer(plan.add_value({value, StorageClass::activation, DType::f32, {4}, 16}), 0);
   }
 };
 
@@ -349,7 +349,7 @@ TEST_F(Stages, that_wait_for_each_other) {
     const bool sends = kind == CollectiveKind::send;
     ValueInfo info = plan.values.back();  // like what stages receive
     info.name = "back";
-    info.storage = sends ? Storage::constant : Storage::output;
+    info.storage = sends ? StorageClass::constant : StorageClass::output;
     const BufferId buffer = plan.add_buffer(plan.add_value(info));
     NodeCollective c;
     c.kind = kind;

@@ -21,7 +21,7 @@ std::vector<Ends> ends_of(const Plan& plan) {
     if (own.first < 0) own.first = static_cast<std::int32_t>(i);
     if (plan.place_of(node).section != Section::layers) continue;
     for (const BufferUse& use : plan.uses_of(node))
-      if (use.access == Access::write && plan.value_of(use.buffer).storage == Storage::activation) {
+      if (use.access == Access::write && plan.value_of(use.buffer).storage == StorageClass::activation) {
         own.last = static_cast<std::int32_t>(i);
         own.sent = use.buffer;
       }

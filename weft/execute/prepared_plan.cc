@@ -70,16 +70,16 @@ PreparedPlan::PreparedPlan(const Module& module, Plan plan, MemoryPlan memory, D
       lookup_[static_cast<std::size_t>(buffer.micro_batch + 1) * values + buffer.value.index()] =
           BufferId(static_cast<std::int64_t>(i));
     switch (value.storage) {
-      case Storage::weight:
+      case StorageClass::weight:
         tensors.push_back(storage.weight(value.tensor));
         break;
-      case Storage::gradient:
+      case StorageClass::gradient:
         tensors.push_back(storage.gradient(value.tensor));
         break;
-      case Storage::state:
+      case StorageClass::state:
         tensors.push_back(storage.state(buffer.value));
         break;
-      case Storage::host:
+      case StorageClass::host:
         tensors.emplace_back(reinterpret_cast<std::byte*>(counts_.data()) + memory_.host_offsets[i], value.dtype,
                              value.shape);
         break;
@@ -94,7 +94,7 @@ PreparedPlan::PreparedPlan(const Module& module, Plan plan, MemoryPlan memory, D
 
   for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
     const ValueId id = plan_.buffers[i].value;
-    if (plan_.values[id.index()].storage != Storage::constant) continue;
+    if (plan_.values[id.index()].storage != StorageClass::constant) continue;
     std::vector<double> numbers(static_cast<std::size_t>(tensors[i].shape.elements()));
     module.value(id).fill(numbers.data());
     const std::vector<std::byte> bytes = pack(numbers, tensors[i].dtype);

@@ -115,33 +115,33 @@ MemoryPlan plan_memory(const Plan& plan) {
     const ValueInfo& value = plan.values[plan.buffers[i].value.index()];
     const std::int64_t bytes = aligned(value.bytes);
     switch (value.storage) {
-      case Storage::weight:
+      case StorageClass::weight:
         memory.weights += bytes;
         break;
-      case Storage::gradient:
+      case StorageClass::gradient:
         memory.gradients += bytes;
         break;
-      case Storage::state:
+      case StorageClass::state:
         memory.states += bytes;
         break;
-      case Storage::activation:
-      case Storage::scratch:
-      case Storage::gathered:
+      case StorageClass::activation:
+      case StorageClass::scratch:
+      case StorageClass::gathered:
         if (memory.lifetimes[i].first < 0) break;
         begins[static_cast<std::size_t>(memory.lifetimes[i].first)].push_back(static_cast<std::int32_t>(i));
         ends[static_cast<std::size_t>(memory.lifetimes[i].last)].push_back(static_cast<std::int32_t>(i));
         break;
-      case Storage::input:
+      case StorageClass::input:
         fixed[0].push_back(i);
         break;
-      case Storage::step:
+      case StorageClass::step:
         fixed[written[i] ? 1 : 0].push_back(i);
         break;
-      case Storage::constant:
-      case Storage::output:
+      case StorageClass::constant:
+      case StorageClass::output:
         fixed[2].push_back(i);
         break;
-      case Storage::host:
+      case StorageClass::host:
         memory.host_offsets[i] = memory.host;
         memory.host += bytes;
         break;

@@ -6,36 +6,36 @@
 
 namespace weft {
 
-std::string_view name_of(Storage storage) {
+std::string_view name_of(StorageClass storage) {
   switch (storage) {
-    case Storage::weight:
+    case StorageClass::weight:
       return "weight";
-    case Storage::gradient:
+    case StorageClass::gradient:
       return "gradient";
-    case Storage::state:
+    case StorageClass::state:
       return "state";
-    case Storage::step:
+    case StorageClass::step:
       return "step";
-    case Storage::constant:
+    case StorageClass::constant:
       return "constant";
-    case Storage::input:
+    case StorageClass::input:
       return "input";
-    case Storage::output:
+    case StorageClass::output:
       return "output";
-    case Storage::activation:
+    case StorageClass::activation:
       return "activation";
-    case Storage::scratch:
+    case StorageClass::scratch:
       return "scratch";
-    case Storage::gathered:
+    case StorageClass::gathered:
       return "gathered";
-    case Storage::host:
+    case StorageClass::host:
       return "host";
   }
   WEFT_CHECK(false, "storage {}", static_cast<int>(storage));
 }
 
-bool shares_arena(Storage storage) {
-  return storage == Storage::activation || storage == Storage::scratch || storage == Storage::gathered;
+bool shares_arena(StorageClass storage) {
+  return storage == StorageClass::activation || storage == StorageClass::scratch || storage == StorageClass::gathered;
 }
 
 std::string_view name_of(NodeKind kind) {

@@ -16,7 +16,7 @@ namespace weft {
 
 // What a buffer is for, and so how long it lives. Only activations, scratch and gathered parameters must be dead at the
 // end of a step.
-enum class Storage : std::uint8_t {
+enum class StorageClass : std::uint8_t {
   weight,
   gradient,
   state,
@@ -29,9 +29,9 @@ enum class Storage : std::uint8_t {
   gathered,  // a parameter whose parts come from several ranks: alive from its gather to its release
   host,      // in host memory: counts that the host waits for
 };
-std::string_view name_of(Storage storage);
+std::string_view name_of(StorageClass storage);
 // Whether such buffers share the arena by their lifetimes.
-bool shares_arena(Storage storage);
+bool shares_arena(StorageClass storage);
 
 // gradients: a training step without its reductions and updates.
 enum class PlanKind : std::uint8_t { train, gradients, evaluate };
@@ -41,7 +41,7 @@ bool has_phase(PlanKind kind, Phase phase);
 
 struct ValueInfo {  // shared by all buffers of a value; the module's values, then those that passes add
   std::string name;
-  Storage storage = Storage::activation;
+  StorageClass storage = StorageClass::activation;
   DType dtype = DType::f32;
   Shape shape;
   std::int64_t bytes = 0;

@@ -13,7 +13,7 @@ namespace {
 struct BufferState {
   NodeId writer, reader, reducer, releaser;  // the last of each
   std::int32_t contributions = 0;
-  Storage storage = Storage::activation;
+  StorageClass storage = StorageClass::activation;
   bool written = false;
   bool read = false;  // since it was written
 };
@@ -31,7 +31,7 @@ class Walk {
       const Node& node = plan.nodes[i];
       if (node.micro_batch >= 0) continue;
       for (const BufferUse& use : plan.uses_of(node))
-        if (use.access == Access::write && states_[use.buffer.index()].storage == Storage::step &&
+        if (use.access == Access::write && states_[use.buffer.index()].storage == StorageClass::step &&
             !sum_into(plan, node, use.buffer))
           step_writers_.emplace(use.buffer, node_id(i));
     }
@@ -56,9 +56,9 @@ class Walk {
  private:
   // Written before the step begins.
   static bool given(const ValueInfo& value) {
-    const Storage s = value.storage;
-    return s == Storage::weight || s == Storage::state || s == Storage::constant || s == Storage::input ||
-           (s == Storage::step && value.given_by_host);
+    const StorageClass s = value.storage;
+    return s == StorageClass::weight || s == StorageClass::state || s == StorageClass::constant ||
+           s == StorageClass::input || (s == StorageClass::step && value.given_by_host);
   }
   const Node& node(NodeId id) const { return plan_.nodes[id.index()]; }
   std::string name(BufferId buffer) const { return plan_.name_of(buffer); }
@@ -71,9 +71,9 @@ class Walk {
       if (own.micro_batch >= 0 && buffer.micro_batch >= 0 && own.micro_batch != buffer.micro_batch &&
           !runs_on(buffer, own.micro_batch))
         faults_.add({self}, fmt::format("{} belongs to a different micro-batch than its user", name(use.buffer)));
-      if (state.storage == Storage::step) check_step_value(self, use, state);
-      if (state.storage == Storage::scratch) check_scratch(self, use, state);
-      if (state.storage == Storage::gathered && own.kind == NodeKind::release) {
+      if (state.storage == StorageClass::step) check_step_value(self, use, state);
+      if (state.storage == StorageClass::scratch) check_scratch(self, use, state);
+      if (state.storage == StorageClass::gathered && own.kind == NodeKind::release) {
         release(self, use, state);
       } else if (use.access == Access::read && scatters(own, use.buffer)) {
         reduce(self, use, buffer, state);
@@ -106,15 +106,15 @@ class Walk {
 
   void read(NodeId self, const BufferUse& use, const Buffer& buffer, BufferState& state) {
     const bool once = node(self).micro_batch < 0;
-    const bool of_update = state.storage == Storage::weight || (state.storage == Storage::state && !once);
+    const bool of_update = state.storage == StorageClass::weight || (state.storage == StorageClass::state && !once);
     if (of_update && state.writer.valid() && state.writer != self)
       faults_.add({self, state.writer}, fmt::format("{} is read after it is updated", name(use.buffer)));
     if (!state.written) {
       faults_.add({self, state.releaser},
                   fmt::format("{} is {}", name(use.buffer),
-                              state.releaser.valid()               ? "used after it is released"
-                              : state.storage == Storage::gathered ? "used while it is not gathered"
-                                                                   : "read before it is written"));
+                              state.releaser.valid()                    ? "used after it is released"
+                              : state.storage == StorageClass::gathered ? "used while it is not gathered"
+                                                                        : "read before it is written"));
       state.written = true;  // report it once
     } else if (state.contributions < buffer.contributions) {
       faults_.add({self, state.writer}, fmt::format("{} is read after {} of its {} contributions", name(use.buffer),
@@ -131,17 +131,17 @@ class Walk {
     const auto fault = [&](const char* what) {
       faults_.add({self, state.writer}, fmt::format("{} {}", name(use.buffer), what));
     };
-    if (state.storage == Storage::gradient && !sums) return fault("is written by a node that is not a reduction");
-    if (state.storage == Storage::gathered && state.written) fault("is gathered twice");
-    if (state.storage == Storage::gathered && node(self).kind != NodeKind::communicate)
+    if (state.storage == StorageClass::gradient && !sums) return fault("is written by a node that is not a reduction");
+    if (state.storage == StorageClass::gathered && state.written) fault("is gathered twice");
+    if (state.storage == StorageClass::gathered && node(self).kind != NodeKind::communicate)
       fault("is a gathered parameter, but a node that does not communicate writes it");
-    if (state.storage == Storage::host && state.written) fault("is waited for twice");
-    if (buffer.contributions > 0 && state.storage != Storage::step) fault("gets contributions and is overwritten");
-    if ((state.storage == Storage::activation || state.storage == Storage::output) && state.written)
+    if (state.storage == StorageClass::host && state.written) fault("is waited for twice");
+    if (buffer.contributions > 0 && state.storage != StorageClass::step) fault("gets contributions and is overwritten");
+    if ((state.storage == StorageClass::activation || state.storage == StorageClass::output) && state.written)
       fault("is written twice");
-    if ((state.storage == Storage::weight || state.storage == Storage::state) && state.writer.valid())
+    if ((state.storage == StorageClass::weight || state.storage == StorageClass::state) && state.writer.valid())
       fault("is updated twice");
-    if (state.storage == Storage::input || state.storage == Storage::constant)
+    if (state.storage == StorageClass::input || state.storage == StorageClass::constant)
       fault("is an input of the step, but the step writes it");
     state.written = true;
     state.read = false;
@@ -157,7 +157,7 @@ class Walk {
     } else if (!state.writer.valid()) {
       faults_.add({self}, fmt::format("{} is reduced before it is computed", name(use.buffer)));
     }
-    if (state.storage == Storage::gradient && state.read)
+    if (state.storage == StorageClass::gradient && state.read)
       faults_.add({self, state.reader}, fmt::format("{} is read before it is reduced", name(use.buffer)));
     state.reducer = state.writer = self;
   }
@@ -253,13 +253,13 @@ class Walk {
     if (has_phase(plan_.kind, Phase::reduce) && plan_.value_of(id).summed_over.valid() && !state.reducer.valid())
       faults_.add({state.writer}, fmt::format("{} is never reduced over ranks", name(id)));
     if (plan_.kind != PlanKind::train) return;
-    if (state.storage == Storage::step && state.writer.valid() && !state.read && !plan_.value_of(id).read_by_host)
+    if (state.storage == StorageClass::step && state.writer.valid() && !state.read && !plan_.value_of(id).read_by_host)
       faults_.add({state.writer}, fmt::format("{} is computed and never used", name(id)));
-    if (state.storage == Storage::activation && state.written && !state.read)
+    if (state.storage == StorageClass::activation && state.written && !state.read)
       faults_.add({state.writer}, fmt::format("{} is written and never read: alive at the end of the step", name(id)));
-    if (state.storage == Storage::gathered && state.written)
+    if (state.storage == StorageClass::gathered && state.written)
       faults_.add({state.writer, state.reader}, fmt::format("{} is never released", name(id)));
-    if (state.storage == Storage::gradient && !state.read)
+    if (state.storage == StorageClass::gradient && !state.read)
       faults_.add({state.writer}, fmt::format("{} is never used by an update", name(id)));
   }
 
@@ -268,9 +268,9 @@ class Walk {
     if (plan_.kind != PlanKind::train) return;
     std::map<TensorId, BufferId> gradients;
     for (std::size_t i = 0; i < states_.size(); ++i)
-      if (states_[i].storage == Storage::gradient) gradients[plan_.value_of(buffer_id(i)).tensor] = buffer_id(i);
+      if (states_[i].storage == StorageClass::gradient) gradients[plan_.value_of(buffer_id(i)).tensor] = buffer_id(i);
     for (std::size_t i = 0; i < states_.size(); ++i) {
-      if (states_[i].storage != Storage::weight || states_[i].writer.valid()) continue;
+      if (states_[i].storage != StorageClass::weight || states_[i].writer.valid()) continue;
       const auto gradient = gradients.find(plan_.value_of(buffer_id(i)).tensor);
       if (gradient != gradients.end())
         faults_.add({states_[gradient->second.index()].reader},

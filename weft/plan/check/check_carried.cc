@@ -28,12 +28,12 @@ void check_carried(const Plan& plan, FaultList& faults) {
         continue;
       }
       switch (plan.value_of(use.buffer).storage) {
-        case Storage::activation:
-        case Storage::input:
-        case Storage::output:
+        case StorageClass::activation:
+        case StorageClass::input:
+        case StorageClass::output:
           faults.add({self}, fmt::format("{} does not outlive the step that left this node to the next", name));
           break;
-        case Storage::step:
+        case StorageClass::step:
           if (!computed[use.buffer.index()])
             faults.add({self}, fmt::format("{} is rewritten by the host before the step that runs this node", name));
           break;

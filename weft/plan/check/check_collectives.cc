@@ -47,7 +47,7 @@ class CollectiveCheck {
     if (node.kind == NodeKind::wait_counts) check_wait(node);
     if (node.kind == NodeKind::release)
       for (const BufferUse& use : plan_.uses_of(node))
-        if (use.access != Access::write || plan_.value_of(use.buffer).storage != Storage::gathered)
+        if (use.access != Access::write || plan_.value_of(use.buffer).storage != StorageClass::gathered)
           fault(fmt::format("releases {}, which is not a gathered parameter", plan_.name_of(use.buffer)));
     if (node.kind == NodeKind::sum_of_squares) check_squares(node);
   }
@@ -58,7 +58,7 @@ class CollectiveCheck {
     const std::size_t half = uses.size() / 2;
     for (std::size_t i = 0; i < half; ++i) {
       const BufferId counts = uses[i].buffer, copy = uses[half + i].buffer;
-      if (plan_.value_of(counts).dtype != DType::i32 || plan_.value_of(copy).storage != Storage::host ||
+      if (plan_.value_of(counts).dtype != DType::i32 || plan_.value_of(copy).storage != StorageClass::host ||
           uses[i].access != Access::read || uses[half + i].access != Access::write)
         faults_.add({self_}, fmt::format("{} is not a copy of counts {} on the host", plan_.name_of(copy),
                                          plan_.name_of(counts)));
@@ -77,7 +77,7 @@ class CollectiveCheck {
     const std::int64_t rows = plan_.value_of(uses.back().buffer).shape.elements();
     for (const BufferUse& use : uses.first(uses.size() - 1))
       if (const ValueInfo& value = plan_.value_of(use.buffer);
-          value.storage != Storage::gradient || value.norm_row < 0 || value.norm_row >= rows)
+          value.storage != StorageClass::gradient || value.norm_row < 0 || value.norm_row >= rows)
         faults_.add({self_},
                     fmt::format("{} has no row in {}", plan_.name_of(use.buffer), plan_.name_of(uses.back().buffer)));
   }

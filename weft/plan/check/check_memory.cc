@@ -62,8 +62,9 @@ class MemoryCheck {
   }
 
  private:
-  static bool outside(Storage s) {
-    return s == Storage::weight || s == Storage::gradient || s == Storage::state || s == Storage::host;
+  static bool outside(StorageClass s) {
+    return s == StorageClass::weight || s == StorageClass::gradient || s == StorageClass::state ||
+           s == StorageClass::host;
   }
 
   void check_waits() {
@@ -89,7 +90,7 @@ class MemoryCheck {
     // Fixed buffers first: they keep their memory for the whole step.
     for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
       const BufferId buffer = buffer_id(i);
-      const Storage storage = plan_.value_of(buffer).storage;
+      const StorageClass storage = plan_.value_of(buffer).storage;
       const std::int64_t offset = memory_.offset[i], end = offset + plan_.value_of(buffer).bytes;
       if (memory_.lifetimes[i].first < 0 && offset < 0) continue;
       if (outside(storage) != (offset < 0) || (offset >= 0 && end > memory_.arena))
@@ -126,7 +127,7 @@ class MemoryCheck {
     }
   }
 
-  static bool fixed(Storage s) { return !shares_arena(s); }
+  static bool fixed(StorageClass s) { return !shares_arena(s); }
 
   // `node` is the first to use the buffer.
   void begin(BufferId buffer, NodeId node, const LaneMarks& now) {

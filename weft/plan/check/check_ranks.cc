@@ -87,7 +87,7 @@ class RankCheck {
     for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
       const BufferId buffer(static_cast<std::int64_t>(i));
       const ValueInfo& value = plan.value_of(buffer);
-      if (value.storage != Storage::gradient) continue;
+      if (value.storage != StorageClass::gradient) continue;
       const RankGroup holders = ranks_of(value.replicas, c);
       if (!value.summed_over.valid()) {
         if (holders.size() > 1)

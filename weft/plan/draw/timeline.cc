@@ -69,7 +69,7 @@ TimelineLabel label_of(const Plan& plan, const Node& node) {
   }
   for (const BufferUse& use : plan.uses_of(node)) {
     const ValueInfo& value = plan.value_of(use.buffer);
-    if (value.storage == Storage::weight && use.access == Access::read) {
+    if (value.storage == StorageClass::weight && use.access == Access::read) {
       label.parameters.push_back(value.name);
       continue;
     }

@@ -8,35 +8,35 @@ namespace weft {
 
 namespace {
 
-Storage storage_of(ValueKind kind) {
+StorageClass storage_of(ValueKind kind) {
   switch (kind) {
     case ValueKind::input:
-      return Storage::input;
+      return StorageClass::input;
     case ValueKind::activation:
     case ValueKind::running:
     case ValueKind::before:
-      return Storage::activation;
+      return StorageClass::activation;
     case ValueKind::scratch:
-      return Storage::scratch;
+      return StorageClass::scratch;
     case ValueKind::parameter:
-      return Storage::weight;
+      return StorageClass::weight;
     case ValueKind::parameter_gradient:
-      return Storage::gradient;
+      return StorageClass::gradient;
     case ValueKind::constant:
-      return Storage::constant;
+      return StorageClass::constant;
     case ValueKind::step:
-      return Storage::step;
+      return StorageClass::step;
     case ValueKind::state:
-      return Storage::state;
+      return StorageClass::state;
     case ValueKind::output:
-      return Storage::output;
+      return StorageClass::output;
   }
   WEFT_CHECK(false, "kind {}", static_cast<int>(kind));
 }
 
-bool of_micro_batch(Storage storage) {
-  return storage == Storage::input || storage == Storage::activation || storage == Storage::scratch ||
-         storage == Storage::output;
+bool of_micro_batch(StorageClass storage) {
+  return storage == StorageClass::input || storage == StorageClass::activation || storage == StorageClass::scratch ||
+         storage == StorageClass::output;
 }
 
 std::uint8_t phases_of(const Piece& piece) {
@@ -133,7 +133,7 @@ class Expansion {
     node.first_use = static_cast<std::int32_t>(plan_.uses.size());
     node.uses = static_cast<std::int32_t>(code.uses.size());
     for (const ValueUse& use : code.uses)  // scratch lives within one node: every node has its own
-      if (plan_.values[use.value.index()].storage == Storage::scratch) slot_of(use.value, micro_batch) = {};
+      if (plan_.values[use.value.index()].storage == StorageClass::scratch) slot_of(use.value, micro_batch) = {};
     for (const ValueUse& use : code.uses) {
       BufferUse made{buffer_of(use.value, micro_batch), use.access, -1};
       if (use.access == Access::add) ++plan_.buffers[made.buffer.index()].contributions;

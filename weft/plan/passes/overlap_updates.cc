@@ -6,7 +6,7 @@ namespace weft {
 
 namespace {
 
-bool uses_storage(const Plan& plan, const Node& node, Access access, Storage storage) {
+bool uses_storage(const Plan& plan, const Node& node, Access access, StorageClass storage) {
   const auto uses = plan.uses_of(node);
   return std::any_of(uses.begin(), uses.end(), [&](const BufferUse& use) {
     return use.access == access && plan.value_of(use.buffer).storage == storage;
@@ -14,21 +14,21 @@ bool uses_storage(const Plan& plan, const Node& node, Access access, Storage sto
 }
 
 bool updates_weights(const Plan& plan, const Node& node) {
-  return node.phase == Phase::update && uses_storage(plan, node, Access::write, Storage::weight);
+  return node.phase == Phase::update && uses_storage(plan, node, Access::write, StorageClass::weight);
 }
 
 // Whether updates wait for all gradients: they do if there is a norm.
 bool needs_all_gradients(const Plan& plan) {
   return std::any_of(plan.nodes.begin(), plan.nodes.end(), [&](const Node& node) {
     return node.phase == Phase::update && !updates_weights(plan, node) &&
-           uses_storage(plan, node, Access::read, Storage::gradient);
+           uses_storage(plan, node, Access::read, StorageClass::gradient);
   });
 }
 
 std::int64_t updated_bytes(const Plan& plan, const Node& node) {
   std::int64_t bytes = 0;
   for (const BufferUse& use : plan.uses_of(node))
-    if (plan.value_of(use.buffer).storage == Storage::weight) bytes += plan.value_of(use.buffer).bytes;
+    if (plan.value_of(use.buffer).storage == StorageClass::weight) bytes += plan.value_of(use.buffer).bytes;
   return bytes;
 }
 

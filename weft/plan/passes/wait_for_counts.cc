@@ -49,7 +49,7 @@ class CountWaits {
       if (is_new) {
         const std::int64_t peers = layout_.size_of(c.group);
         at->second = out_.add_value({plan_.values[value.index()].name + "_on_host",
-                                     Storage::host,
+                                     StorageClass::host,
                                      DType::i64,
                                      {peers},
                                      peers * static_cast<std::int64_t>(sizeof(std::int64_t))});

@@ -1,4 +1,6 @@
 // `weft train`.
+#include <optional>
+
 #include <fmt/format.h>
 
 #include "apps/weft/commands.h"
@@ -8,6 +10,7 @@
 #include "weft/base/error.h"
 #include "weft/base/text.h"
 #include "weft/checkpoint/new_folder.h"
+#include "weft/train/exit_signals.h"
 #include "weft/train/options.h"
 #include "weft/train/same_options.h"
 #include "weft/train/trainer.h"
@@ -42,11 +45,14 @@ int run_train_command(std::span<const std::string> words) {
   std::string why;
   const std::string device_name = choose_device(options, why);
   if (launch.rank == 0 && !why.empty()) fmt::print(stderr, "note: {}\n", why);
+  std::optional<ExitSignals> signals;
+  if (options.checkpoint.exit_signal_handler) signals.emplace();  // before any thread starts
   return run_ranks(options, launch, device_name, [&](const RankPlace& place) {
     TrainOptions own = options;
     if (own.execution.threads == 0) own.execution.threads = place.cores;
     if (launch.size > 1) require_same_options(*place.world, flags);
-    return train(own, {place.device, counting_pricer(), stdout, place.world, place.ranks_on_device});
+    return train(own, {place.device, counting_pricer(), stdout, place.world, place.ranks_on_device,
+                       signals ? &*signals : nullptr});
   });
 }
 

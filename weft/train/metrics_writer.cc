@@ -3,11 +3,13 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "weft/base/error.h"
+#include "weft/base/file.h"
 #include "weft/base/json.h"
 #include "weft/base/text.h"
 
@@ -43,8 +45,31 @@ std::string to_json_line(std::span<const Metric> metrics) {
   return line + '}';
 }
 
-MetricsWriter::MetricsWriter(const std::filesystem::path& file) : path_(file) {
-  file_ = std::fopen(file.c_str(), "wb");
+namespace {
+
+// The lines of a metrics file up to an iteration. One that is no such line, cut off by a kill, is dropped.
+std::string lines_up_to(const std::filesystem::path& file, std::int64_t iteration) {
+  std::ifstream in(file, std::ios::binary);
+  std::string kept, line;
+  while (std::getline(in, line)) {
+    const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+    if (json.is_object() && json.contains("iteration") && json["iteration"].is_number_integer() &&
+        json["iteration"] <= iteration)
+      kept += line + '\n';
+  }
+  return kept;
+}
+
+}  // namespace
+
+MetricsWriter::MetricsWriter(const std::filesystem::path& file, std::int64_t iteration) : path_(file) {
+  std::error_code error;
+  if (iteration > 0 && std::filesystem::is_regular_file(file, error)) {
+    write_file_atomically(file, lines_up_to(file, iteration));
+    file_ = std::fopen(file.c_str(), "ab");
+  } else {
+    file_ = std::fopen(file.c_str(), "wb");
+  }
   if (file_ == nullptr) {
     throw UserError("cannot write the metrics to {}: {} (--metrics; does the folder exist?)", file.string(),
                     std::strerror(errno));

@@ -25,8 +25,9 @@ std::string to_json_line(std::span<const Metric> metrics);  // without the newli
 
 class MetricsWriter {
  public:
-  // Replaces an existing file. UserError when the file cannot be written.
-  explicit MetricsWriter(const std::filesystem::path& file);
+  // Replaces an existing file; but of a run that goes on after `iteration`, its lines up to there stay. UserError when the
+  // file cannot be written.
+  explicit MetricsWriter(const std::filesystem::path& file, std::int64_t iteration = 0);
   ~MetricsWriter();
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;

@@ -137,6 +137,15 @@ struct LoggingOptions {
 };
 
 struct CheckpointOptions {
+  std::string save, load;          // folders of checkpoints
+  std::int64_t save_interval = 0;  // in iterations; 0: at the end
+  std::int64_t keep_last = 0;      // checkpoints; 0: all
+  std::int64_t save_retain_interval = 0;
+  std::int64_t ckpt_step = 0;  // the iteration to load; 0: the last
+  bool load_last_complete = false, finetune = false, no_load_optim = false, no_save_optim = false;
+  std::int64_t exit_interval = 0;  // in iterations; 0: none
+  double exit_duration_in_mins = 0;
+  bool exit_signal_handler = false;
   std::string save_hf;  // a folder to write at the end
 };
 

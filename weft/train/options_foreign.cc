@@ -11,10 +11,11 @@
 namespace weft {
 namespace {
 
-constexpr const char* no_checkpoints = "Weft has no checkpoints to resume from yet, so this has no effect.";
-constexpr const char* no_resuming =
-    "Weft has no checkpoints to resume from yet; drop the flag (--hf DIR starts from a Hugging Face model, --save-hf "
-    "DIR writes one at the end)";
+constexpr const char* one_form = "Weft's checkpoints have one form: checked, and for any layout.";
+constexpr const char* no_random_state =
+    "Random numbers are a function of the seed and what they are for: there is no state.";
+constexpr const char* other_checkpoints =
+    "Weft does not do this with checkpoints yet; drop the flag (--save, --save-interval and --load save and go on)";
 constexpr const char* no_sharding =
     "weights, gradients and optimizer state are not sharded over data-parallel ranks yet; drop the flag";
 constexpr const char* no_recomputing =
@@ -117,11 +118,12 @@ void add_accepted_flags(FlagTable& flags) {
   accept_all(flags, {"--override-opt-param-scheduler", "--override-opt_param-scheduler"},
              "The flags always decide the schedule.");
   accept_all(flags,
-             {"--no-save-optim", "--no-save-rng", "--no-load-optim", "--no-load-rng", "--use-dist-ckpt",
-              "--ckpt-fully-parallel-load", "--no-ckpt-fully-parallel-save", "--ckpt-assume-constant-structure",
-              "--auto-detect-ckpt-format", "--dist-ckpt-optim-fully-reshardable", "--verify-integrity"},
-             no_checkpoints);
-  accept_all(flags, {"--ckpt-format", "--dist-ckpt-format", "--dist-ckpt-strictness"}, no_checkpoints, "NAME");
+             {"--use-dist-ckpt", "--ckpt-fully-parallel-load", "--no-ckpt-fully-parallel-save",
+              "--ckpt-assume-constant-structure", "--auto-detect-ckpt-format", "--dist-ckpt-optim-fully-reshardable",
+              "--verify-integrity"},
+             one_form);
+  accept_all(flags, {"--ckpt-format", "--dist-ckpt-format", "--dist-ckpt-strictness"}, one_form, "NAME");
+  accept_all(flags, {"--no-save-rng", "--no-load-rng"}, no_random_state);
   flags.accept("--normalization", "RMSNorm", "It is the only norm.",
                only({"RMSNorm"}, "Weft has only RMSNorm; use --normalization RMSNorm or drop the flag"));
   flags.accept("--optimizer", "adam", "It means AdamW, with decoupled weight decay.",
@@ -163,16 +165,12 @@ void add_parallel_sizes(FlagTable& flags) {
 
 void add_refused_flags(FlagTable& flags) {
   flags.section("Refused from Megatron");
-  refuse_all(flags, {"--save", "--load", "--pretrained-checkpoint", "--non-persistent-ckpt-type"}, no_resuming, "DIR");
-  refuse_all(flags, {"--save-interval", "--save-retain-interval", "--non-persistent-save-interval", "--ckpt-step"},
-             no_resuming, "N");
-  refuse_all(flags,
-             {"--async-save", "--finetune", "--use-checkpoint-args", "--use-checkpoint-opt-param-scheduler",
-              "--exit-on-missing-checkpoint"},
-             no_resuming);
-  refuse_all(flags, {"--exit-interval", "--exit-duration-in-mins"}, "a run ends after --train-iters steps; set that",
-             "N");
-  refuse_all(flags, {"--exit-signal-handler"}, "a signal ends the run at once and nothing is saved; drop the flag");
+  refuse_all(flags, {"--pretrained-checkpoint", "--non-persistent-ckpt-type"}, other_checkpoints, "DIR");
+  refuse_all(flags, {"--non-persistent-save-interval"}, other_checkpoints, "N");
+  refuse_all(
+      flags,
+      {"--async-save", "--use-checkpoint-args", "--use-checkpoint-opt-param-scheduler", "--exit-on-missing-checkpoint"},
+      other_checkpoints);
   refuse_all(flags,
              {"--use-distributed-optimizer", "--overlap-param-gather", "--overlap-param-gather-with-optimizer-step",
               "--use-megatron-fsdp", "--use-torch-fsdp2"},

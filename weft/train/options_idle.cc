@@ -130,6 +130,16 @@ class Idle {
     if (flag.name == "--ep-overlap-early-attn-memory-release" && !o_.execution.overlap_moe_expert_parallel_comm)
       return "needs --overlap-moe-expert-parallel-comm";
     if (flag.name == "--emulate-network" && o_.layout.ranks == 1) return "there is only one rank; add --ranks N";
+    const CheckpointOptions& checkpoint = o_.checkpoint;
+    if (is_one_of(flag, {"--save-interval", "--keep-last", "--no-save-optim"}) && checkpoint.save.empty())
+      return "nothing is saved; set --save DIR";
+    if (flag.name == "--save-retain-interval" && checkpoint.keep_last == 0)
+      return "all checkpoints are kept; set --keep-last N";
+    if (is_one_of(flag, {"--ckpt-step", "--load-last-complete", "--finetune", "--no-load-optim"}) &&
+        checkpoint.load.empty())
+      return "nothing is loaded; set --load DIR";
+    if (flag.name == "--load-last-complete" && checkpoint.ckpt_step > 0) return "--ckpt-step names the checkpoint";
+    if (flag.name == "--no-load-optim" && checkpoint.finetune) return "--finetune loads weights only; drop the flag";
     if (flag.name.starts_with("--decoder-") && o_.layout.pipeline_model_parallel_size == 1)
       return "there are no pipeline stages; drop the flag";
     return "";

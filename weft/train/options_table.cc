@@ -89,6 +89,38 @@ void add_logging_flags(FlagTable& flags, LoggingOptions& logging) {
 
 void add_checkpoint_flags(FlagTable& flags, CheckpointOptions& checkpoint) {
   flags.section("Checkpoints");
+  flags.add("--save", checkpoint.save, "DIR",
+            "Save checkpoints here, at the end and every --save-interval iterations. DIR/iter_NNNNNNN holds one.");
+  flags.add("--save-interval", checkpoint.save_interval, "N", "Iterations between checkpoints; 0: one at the end.")
+      .at_least(0);
+  flags.add("--keep-last", checkpoint.keep_last, "N", "Remove all checkpoints but the last N; 0: keep all.")
+      .at_least(0);
+  flags
+      .add("--save-retain-interval", checkpoint.save_retain_interval, "N",
+           "With --keep-last: checkpoints of iterations that are multiples of N stay.")
+      .at_least(0);
+  flags.add("--no-save-optim", checkpoint.no_save_optim, "Save weights without the optimizer's state.");
+  flags.add("--load", checkpoint.load, "DIR",
+            "Go on from the last checkpoint in DIR, in any layout; start from scratch if there is none.");
+  flags
+      .add("--ckpt-step", checkpoint.ckpt_step, "N",
+           "Load the checkpoint of iteration N; 0: the one that latest_checkpointed_iteration.txt names.")
+      .at_least(0);
+  flags.add("--load-last-complete", checkpoint.load_last_complete,
+            "Load the newest checkpoint that is complete and undamaged, whatever the last one is.");
+  flags.add("--finetune", checkpoint.finetune,
+            "Load weights only; iterations, samples, schedule and optimizer begin anew.");
+  flags.add("--no-load-optim", checkpoint.no_load_optim, "Load weights and position without the optimizer's state.");
+  flags
+      .add("--exit-interval", checkpoint.exit_interval, "N",
+           "End, and save if --save is given, after the next iteration that is a multiple of N; 0: never.")
+      .at_least(0);
+  flags
+      .add("--exit-duration-in-mins", checkpoint.exit_duration_in_mins, "X",
+           "End, and save if --save is given, after this many minutes; 0: never.")
+      .at_least(0);
+  flags.add("--exit-signal-handler", checkpoint.exit_signal_handler,
+            "On SIGTERM or SIGINT end after the present iteration, save if --save is given, and exit with 0.");
   flags.add("--save-hf", checkpoint.save_hf, "DIR",
             "With --hf: write a copy of that folder with the trained weights at the end.");
 }

@@ -104,7 +104,9 @@ class Session {
   const ModelStorage& storage() const { return *storage_; }
   const StepInputs& inputs() const { return inputs_; }
   const RankExchange& ranks() const { return exchange_; }
-  std::int64_t steps_taken() const { return steps_; }
+  std::int64_t steps_taken() const { return steps_; }  // that moved weights
+  // For a run that goes on: as many steps have been taken with these weights and moments.
+  void set_steps_taken(std::int64_t steps) { steps_ = steps; }
   const MemoryNeed& memory_need() const { return need_; }
 
  private:

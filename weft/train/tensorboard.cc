@@ -73,6 +73,12 @@ std::string tensorboard_version_record(double wall_time) {
   return framed(wall_time_field(wall_time) + as_bytes(3, "brain.Event:2"));
 }
 
+std::string tensorboard_restart_record(double wall_time, std::int64_t step) {
+  const std::string started = key(1, varint) + as_varint(1);  // SessionLog.status = START
+  return framed(wall_time_field(wall_time) + key(2, varint) + as_varint(static_cast<std::uint64_t>(step)) +
+                as_bytes(7, started));
+}
+
 std::string tensorboard_scalar_record(double wall_time, std::int64_t step, std::string_view tag, float value) {
   std::string event = wall_time_field(wall_time);
   if (step != 0) event += key(2, varint) + as_varint(static_cast<std::uint64_t>(step));  // a missing field means 0
@@ -80,7 +86,7 @@ std::string tensorboard_scalar_record(double wall_time, std::int64_t step, std::
   return framed(event + as_bytes(5, as_bytes(1, point)));
 }
 
-TensorboardWriter::TensorboardWriter(const std::filesystem::path& folder) {
+TensorboardWriter::TensorboardWriter(const std::filesystem::path& folder, std::int64_t iteration) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   char host[256] = "localhost";
@@ -97,6 +103,7 @@ TensorboardWriter::TensorboardWriter(const std::filesystem::path& folder) {
     throw UserError("cannot write {}: {} (--tensorboard-dir)", path_.string(), std::strerror(errno));
   }
   write(tensorboard_version_record(wall_time));
+  if (iteration > 0) write(tensorboard_restart_record(wall_time, iteration + 1));
 }
 
 TensorboardWriter::~TensorboardWriter() { std::fclose(file_); }

@@ -13,6 +13,7 @@
 #include "weft/execute/product_peak.h"
 #include "weft/plan/draw/perfetto.h"
 #include "weft/plan/draw/timeline_page.h"
+#include "weft/train/checkpoint_control.h"
 #include "weft/train/data_source.h"
 #include "weft/train/digest.h"
 #include "weft/train/library_bytes.h"
@@ -59,7 +60,7 @@ class Loop {
     logged_steps_ = 0;
   }
   std::string advice(std::int64_t iteration) const;
-  void finish();
+  void finish(bool timed);
   std::vector<MicroBatch> next_batches();
   std::vector<std::pair<std::string, double>> router_losses(const StepResult& result) const;
   void log(std::int64_t iteration, const StepResult& result, double rate, double seconds);
@@ -80,8 +81,10 @@ class Loop {
   std::int64_t parameters_ = 0;
   double flops_ = 0;         // of a step
   double product_peak_ = 0;  // of the device; 0: not measured
-  std::int64_t consumed_ = 0;
+  std::unique_ptr<CheckpointControl> control_;
+  RunPosition position_;  // with the step that is under way
   Clock::time_point begin_;
+  std::int64_t first_iteration_ = 1;  // of this run
   // since the last log line
   double loss_sum_ = 0, seconds_sum_ = 0;
   std::vector<double> mtp_sums_;
@@ -115,7 +118,8 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
   if (environment.device.asynchronous())
     product_peak_ = measure_product_peak(environment.device, session.precision.compute);
   session_ = std::make_unique<Session>(environment.device, session);
-  load_parameters(*session_, options);
+  control_ = std::make_unique<CheckpointControl>(options, *session_, environment.signals);
+  position_ = control_->begin([this](const std::string& text) { say(text); });
   if (!options.checkpoint.save_hf.empty())
     saver_ = std::make_unique<HuggingFaceSaver>(options.model.hf, options.checkpoint.save_hf);
 
@@ -144,9 +148,10 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
     say("warning: --attention-backward fastest: two runs of this differ in their last bits, and so will what follows");
   say(to_text(report));
   if (rank_ != 0) return;
-  if (!options.logging.metrics.empty()) metrics_ = std::make_unique<MetricsWriter>(options.logging.metrics);
+  if (!options.logging.metrics.empty())
+    metrics_ = std::make_unique<MetricsWriter>(options.logging.metrics, position_.iteration);
   if (!options.logging.tensorboard_dir.empty())
-    tensorboard_ = std::make_unique<TensorboardWriter>(options.logging.tensorboard_dir);
+    tensorboard_ = std::make_unique<TensorboardWriter>(options.logging.tensorboard_dir, position_.iteration);
 }
 
 std::vector<MicroBatch> Loop::next_batches() {
@@ -155,9 +160,9 @@ std::vector<MicroBatch> Loop::next_batches() {
   const std::int64_t batch = options_.batch.micro_batch_size;
   std::vector<MicroBatch> batches;
   for (int m = 0; m < session_->options().plan.micro_batches; ++m)
-    batches.push_back(data_.splits.train->sample_batch(consumed_ + session_->options().layout.shard_of(m) * batch,
-                                                       static_cast<int>(batch)));
-  consumed_ += options_.batch.global_batch_size;
+    batches.push_back(data_.splits.train->sample_batch(
+        position_.consumed_samples + session_->options().layout.shard_of(m) * batch, static_cast<int>(batch)));
+  position_.consumed_samples += options_.batch.global_batch_size;
   return batches;
 }
 
@@ -171,9 +176,20 @@ int Loop::run() {
     say(fmt::format("guessing by letter frequency would lose {:.4f} a token; a good model does much better",
                     data_.letter_entropy));
   begin_ = Clock::now();
-  for (std::int64_t iteration = 1; iteration <= iterations; ++iteration) {
-    const double rate = learning_rate(rates, consumed_), decay = weight_decay(decays, consumed_);
-    if (iteration == iterations && session_->executor()) session_->executor()->keep_times(true);
+  first_iteration_ = position_.iteration + 1;
+  const std::int64_t last = control_->last_iteration();
+  const auto tell = [this](const std::string& text) { say(text); };
+  bool timed = false;  // the last step
+  std::string stopped;
+  if (first_iteration_ > last)
+    say(fmt::format("iteration {} is done already, and --train-iters is {}: there is nothing to train",
+                    position_.iteration, iterations));
+  for (std::int64_t iteration = first_iteration_; iteration <= last && stopped.empty(); ++iteration) {
+    const RunPosition before = position_;
+    const double rate = learning_rate(rates, before.consumed_samples),
+                 decay = weight_decay(decays, before.consumed_samples);
+    timed = iteration == last;
+    if (timed && session_->executor()) session_->executor()->keep_times(true);
     const auto start = Clock::now();
     StepResult result = session_->step(next_batches(), rate, decay);
     // "nan", not "-nan": its sign says nothing
@@ -185,6 +201,7 @@ int Loop::run() {
     if (!result.finite) {
       forget_sums();
       log(iteration, result, rate, seconds);
+      if (result.gradient_norm) control_->save(before, tell);
       // Without a norm nobody has looked at the gradients of the steps before.
       throw RunError("iteration {}: the {} is not finite (loss {}, gradient norm {}); {}. {}", iteration,
                      std::isfinite(result.loss) ? "gradient" : "loss", result.loss,
@@ -195,11 +212,16 @@ int Loop::run() {
     }
     log(iteration, result, rate, seconds);
     if ((interval > 0 && iteration % interval == 0) || iteration == iterations) validate(iteration);
+    position_.iteration = iteration;
+    position_.optimizer_steps = session_->steps_taken();
+    stopped = control_->after_step(position_, iteration == last, tell);
   }
   session_->flush_updates();
-  say(fmt::format("trained {} iterations in {}", iterations, human_seconds(seconds_since(begin_))));
+  if (!stopped.empty()) say(fmt::format("stopped after iteration {}: {}", position_.iteration, stopped));
+  say(fmt::format("trained {} iterations in {}", position_.iteration - first_iteration_ + 1,
+                  human_seconds(seconds_since(begin_))));
   if (session_->executor() && !session_->executor()->choice().empty()) say(session_->executor()->choice());
-  finish();
+  finish(timed);
   return 0;
 }
 
@@ -213,7 +235,8 @@ std::string Loop::advice(std::int64_t iteration) const {
   } catch (const UserError&) {  // it is gone by now
   }
   const std::string data =
-      fmt::format("look at the data of samples {} to {}", consumed_ - options_.batch.global_batch_size, consumed_ - 1);
+      fmt::format("look at the data of samples {} to {}", position_.consumed_samples - options_.batch.global_batch_size,
+                  position_.consumed_samples - 1);
   // The first step's numbers are the weights' as they were given.
   if (iteration == 1)
     return fmt::format("No step has changed a weight yet: {}{}", model.empty() ? "lower --init-method-std, or " : "",
@@ -243,12 +266,12 @@ void Loop::log(std::int64_t iteration, const StepResult& result, double rate, do
   for (std::size_t d = 0; d < mtp_sums_.size(); ++d) mtp_sums_[d] += result.mtp_losses[d];
   seconds_sum_ += seconds;
   ++logged_steps_;
-  if (iteration % options_.logging.log_interval != 0 && iteration != 1 && result.finite) return;
+  if (iteration % options_.logging.log_interval != 0 && iteration != first_iteration_ && result.finite) return;
   const auto steps = static_cast<double>(logged_steps_);
   LogLine line;
   line.iteration = iteration;
   line.iterations = options_.batch.train_iters;
-  line.consumed_samples = consumed_;
+  line.consumed_samples = position_.consumed_samples;
   line.global_batch = options_.batch.global_batch_size;
   line.step_seconds = seconds_sum_ / steps;
   line.flops_per_second = flops_ / line.step_seconds;
@@ -260,8 +283,8 @@ void Loop::log(std::int64_t iteration, const StepResult& result, double rate, do
   line.gradient_norm = result.gradient_norm;
   line.router_losses = router_losses(result);
   for (double sum : mtp_sums_) line.mtp_losses.push_back(sum / steps);
-  line.seconds_left =
-      seconds_since(begin_) / static_cast<double>(iteration) * static_cast<double>(line.iterations - iteration);
+  line.seconds_left = seconds_since(begin_) / static_cast<double>(iteration - first_iteration_ + 1) *
+                      static_cast<double>(line.iterations - iteration);
   line.not_a_number = result.finite ? 0 : 1;
   say(to_text(line));
   forget_sums();
@@ -274,10 +297,13 @@ void Loop::write_metrics(std::int64_t iteration, const StepResult& result, doubl
   for (std::size_t d = 1; d <= result.mtp_losses.size(); ++d) mtp_names.push_back(fmt::format("mtp_{}_loss", d));
   const auto router = router_losses(result);
   write_or_drop(metrics_, [&](MetricsWriter& metrics) {
-    std::vector<Metric> line = {{"iteration", iteration},       {"loss", result.loss},
-                                {"learning_rate", rate},        {"step_seconds", seconds},
-                                {"tokens_per_second", tokens},  {"gflops", flops_ / seconds * 1e-9},
-                                {"consumed_samples", consumed_}};
+    std::vector<Metric> line = {{"iteration", iteration},
+                                {"loss", result.loss},
+                                {"learning_rate", rate},
+                                {"step_seconds", seconds},
+                                {"tokens_per_second", tokens},
+                                {"gflops", flops_ / seconds * 1e-9},
+                                {"consumed_samples", position_.consumed_samples}};
     if (result.gradient_norm) line.insert(line.begin() + 2, {"grad_norm", *result.gradient_norm});
     if (product_peak_ > 0)
       line.push_back({"share_of_gemm_peak", flops_ / seconds / (product_peak_ * static_cast<double>(ranks_))});
@@ -331,12 +357,15 @@ void Loop::validate(std::int64_t iteration) {
 
 // The model first: nothing that fails after it can cost it. Then what the last step did, on all ranks; how much of the
 // exchange was hidden; the digest.
-void Loop::finish() {
+// timed: the executor kept the times of the last step.
+void Loop::finish(bool timed) {
   if (saver_) {
     saver_->save(*session_);
     say("model: " + options_.checkpoint.save_hf);
   }
-  if (session_->executor()) {
+  if (!timed && (!options_.execution.trace.empty() || !options_.execution.timeline.empty()))
+    say("nothing is drawn: the run ended before the step that was to be");
+  if (session_->executor() && timed) {
     Timeline actual = record_timeline(*session_, "weft train: last step");
     if (rank_ == 0) {
       const std::vector<Overlap> all = overlaps_of(actual, Lane::exchange);

@@ -6,6 +6,7 @@
 
 #include "weft/device/device.h"
 #include "weft/plan/simulate/estimate.h"
+#include "weft/train/exit_signals.h"
 #include "weft/train/options.h"
 #include "weft/train/session.h"
 
@@ -18,6 +19,7 @@ struct TrainEnvironment {
   std::FILE* out = stdout;  // of rank 0; other ranks are silent
   World* world = nullptr;   // null: one rank
   int ranks_on_device = 1;
+  const ExitSignals* signals = nullptr;  // that end the run; null: they do what they always do
 };
 
 // The model of a resolved configuration: that of --hf, or the flags' with the tokenizer's vocabulary.

@@ -1,0 +1,134 @@
+// A run that is saved, ended and loaded goes on bit for bit; and a checkpoint loads into any layout.
+#include <filesystem>
+
+#include <gtest/gtest.h>
+
+#include "tests/data/temporary_folder.h"
+#include "tests/execute/ranks.h"
+#include "weft/train/digest.h"
+#include "weft/train/save_load.h"
+
+namespace weft {
+namespace {
+
+struct Outcome {
+  std::vector<double> losses;
+  std::string weights, states;  // digests in the end
+};
+
+// Runs steps [first, last) on all ranks of the case; loads a checkpoint before and saves one after, where asked to.
+Outcome run(const RankCase& c, int first, int last, const std::filesystem::path& load,
+            const std::filesystem::path& save) {
+  Outcome outcome;
+  const auto on_rank = [&](World* world) {
+    CpuDevice device;
+    const SessionOptions o = options_of(c, world);
+    Session session(device, o);
+    RunPosition position;
+    if (load.empty())
+      session.initialise_parameters(5);
+    else
+      position = load_checkpoint(session, *find_checkpoint(load, {}, false), true);
+    EXPECT_EQ(position.iteration, first);
+    std::vector<double> losses;
+    for (int step = first; step < last; ++step) {
+      std::vector<MicroBatch> batches;
+      for (int m = 0; m < c.micro_batches; ++m) batches.push_back(batch_of(c, step, o.layout.shard_of(m)));
+      losses.push_back(session.step(batches, 1e-2, 0.1).loss);
+    }
+    if (!save.empty()) save_checkpoint(session, {save}, {last, 10 * last, session.steps_taken()}, "{}");
+    const std::string weights = weight_digest(session), states = state_digest(session);
+    if (!world || world->rank().value == 0) outcome = {losses, weights, states};
+  };
+  if (c.ranks == 1)
+    on_rank(nullptr);
+  else
+    LocalCluster(c.ranks).run([&](World& world) { on_rank(&world); });
+  return outcome;
+}
+
+RankCase resumed_case(int ranks, int expert_ranks, DType dtype) {
+  RankCase c = small_case("M[*E]G-E/[*E]");
+  c.config.experts.router.score = RouterSpec::Score::sigmoid;
+  c.config.experts.expert_bias = true;
+  c.config.experts.balance.bias_update_rate = 0.01;  // a parameter that no gradient changes
+  c.ranks = ranks;
+  c.expert_ranks = expert_ranks;
+  c.dtype = dtype;
+  return c;
+}
+
+TEST(Resume, IsBitForBitAtEveryStep) {
+  std::vector<RankCase> cases = {resumed_case(1, 1, DType::f32), resumed_case(2, 1, DType::bf16),
+                                 resumed_case(4, 2, DType::bf16), resumed_case(2, 2, DType::f32)};
+  cases[2].weave = cases[2].delay = cases[2].parallel = true;
+  cases[1].overlap_updates = cases[1].parallel = true;
+  cases[3].overlap_updates = true;
+  cases[3].clip = 0;
+  for (const RankCase& c : cases) {
+    constexpr int steps = 5;
+    const Outcome straight = run(c, 0, steps, {}, {});
+    for (int stop = 1; stop < steps; ++stop) {
+      const TemporaryFolder folder;
+      const Outcome first = run(c, 0, stop, {}, folder.file("run"));
+      const Outcome second = run(c, stop, steps, folder.file("run"), {});
+      std::vector<double> losses = first.losses;
+      losses.insert(losses.end(), second.losses.begin(), second.losses.end());
+      EXPECT_EQ(losses, straight.losses) << c.ranks << " ranks, stopped after " << stop;
+      EXPECT_EQ(second.weights, straight.weights) << c.ranks << " ranks, stopped after " << stop;
+      EXPECT_EQ(second.states, straight.states) << c.ranks << " ranks, stopped after " << stop;
+    }
+  }
+}
+
+TEST(Resume, LoadsIntoAnyLayout) {
+  const std::pair<int, int> layouts[] = {{1, 1}, {2, 1}, {2, 2}, {4, 2}, {4, 4}};
+  for (const auto& [ranks, expert_ranks] : layouts) {
+    const TemporaryFolder folder;
+    RankCase from = resumed_case(ranks, expert_ranks, DType::f64);
+    from.micro_batches = 4 / ranks;
+    const Outcome saved = run(from, 0, 2, {}, folder.file("run"));
+    std::vector<double> losses;  // of the next steps, on one rank
+    for (const auto& [other_ranks, other_expert_ranks] : layouts) {
+      RankCase to = resumed_case(other_ranks, other_expert_ranks, DType::f64);
+      to.micro_batches = 4 / other_ranks;
+      to.block = to.ranks == 1 ? ranks : 1;
+      const Outcome loaded = run(to, 2, 2, folder.file("run"), {});
+      EXPECT_EQ(loaded.weights, saved.weights) << ranks << " to " << other_ranks;
+      EXPECT_EQ(loaded.states, saved.states) << ranks << " to " << other_ranks;
+      const Outcome trained = run(to, 2, 4, folder.file("run"), {});
+      if (losses.empty()) losses = trained.losses;
+      for (std::size_t i = 0; i < losses.size(); ++i)
+        EXPECT_NEAR(trained.losses[i] / losses[i], 1, 1e-9) << ranks << " to " << other_ranks;
+    }
+  }
+}
+
+TEST(Resume, NamesWhatTheCheckpointLacks) {
+  const TemporaryFolder folder;
+  const RankCase c = small_case("[*-]");
+  run(c, 0, 1, {}, folder.file("run"));
+  const auto error_of = [&](const RankCase& other) -> std::string {
+    CpuDevice device;
+    Session session(device, options_of(other, nullptr));
+    try {
+      load_checkpoint(session, *find_checkpoint(folder.file("run"), {}, false), true);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error_of(small_case("[*-][*-]")),
+            folder.file("run/iter_0000001") +
+                ": 9 parameters of this model are not in the checkpoint, language.main.2.norm first; it was saved with "
+                "--pattern [*-]");
+  RankCase wider = c;
+  wider.config.mlp.ffn = 48;
+  EXPECT_EQ(error_of(wider), folder.file("run/iter_0000001") +
+                                 ": tensor 'weight/language.main.1.gate' has the shape [24, 16], but the model asks "
+                                 "for [48, 16]");
+  EXPECT_EQ(find_checkpoint(folder.file("nowhere"), {}, false), nullptr);
+}
+
+}  // namespace
+}  // namespace weft

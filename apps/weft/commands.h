@@ -1,4 +1,4 @@
-// The subcommands. Each takes the words behind its name and returns the exit code; UserError for a wrong request.
+// The subcommands. Each takes the words after its name and returns the exit code; UserError for a wrong request.
 #pragma once
 
 #include <functional>

@@ -47,7 +47,7 @@ std::string to_json_line(std::span<const Metric> metrics) {
 
 namespace {
 
-// The lines of a metrics file up to an iteration. One that is no such line, cut off by a kill, is dropped.
+// The lines of a metrics file up to an iteration. A line that is cut off, by a kill, is dropped.
 std::string lines_up_to(const std::filesystem::path& file, std::int64_t iteration) {
   std::ifstream in(file, std::ios::binary);
   std::string kept, line;

@@ -43,7 +43,7 @@ class Loop {
     std::fputs((text + "\n").c_str(), out_);  // a log that cannot be written stops no training
     std::fflush(out_);
   }
-  // A file that takes no more, of a full disk, does not end the run: that is said once, and training goes on without it.
+  // A file that cannot be written, on a full disk, does not end the run: a warning, and training goes on without it.
   template <class Writer, class Write>
   static void write_or_drop(std::unique_ptr<Writer>& writer, const Write& write) {
     if (!writer) return;
@@ -192,7 +192,7 @@ int Loop::run() {
     if (timed && session_->executor()) session_->executor()->keep_times(true);
     const auto start = Clock::now();
     StepResult result = session_->step(next_batches(), rate, decay);
-    // "nan", not "-nan": its sign says nothing
+    // "nan", not "-nan": its sign means nothing
     if (std::isnan(result.loss)) result.loss = std::fabs(result.loss);
     if (result.gradient_norm && std::isnan(*result.gradient_norm))
       result.gradient_norm = std::fabs(*result.gradient_norm);
@@ -400,12 +400,12 @@ void Loop::finish(bool timed) {
 
 ModelConfig run_config(const TrainOptions& o) {
   if (o.model.hf.empty()) return model_config(o);
-  // Without weights (to plan and check) the config alone says what the model is.
+  // Without weights (to plan and check) the config alone describes the model.
   ModelConfig config =
       (has_safetensors(o.model.hf) ? read_hugging_face(o.model.hf) : read_hugging_face_config(o.model.hf)).config;
   config.mtp_loss_factor = o.model.mtp_loss_scaling_factor;
   config.latent_attention.indexer.loss_factor = o.model.dsa_indexer_loss_coeff;
-  config.experts.balance = balance_spec(o.model);  // a family's config says nothing of it
+  config.experts.balance = balance_spec(o.model);  // a family's config has none of it
   if (o.model.moe_router_enable_expert_bias && !config.experts.expert_bias)
     throw UserError("--moe-router-enable-expert-bias: the model in {} has no such bias; leave the flag out",
                     o.model.hf);

@@ -5,7 +5,7 @@
 #include "tests/checkpoint/model_folder.h"
 #include "weft/base/error.h"
 #include "weft/checkpoint/hugging_face.h"
-#include "weft/model/builder.h"
+#include "weft/model/build_module.h"
 
 namespace weft {
 namespace {

@@ -9,7 +9,7 @@
 #include "tests/checkpoint/in_doubles.h"
 #include "tests/checkpoint/model_folder.h"
 #include "weft/base/error.h"
-#include "weft/model/builder.h"
+#include "weft/model/build_module.h"
 
 namespace weft {
 namespace {

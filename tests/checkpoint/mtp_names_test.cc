@@ -6,7 +6,7 @@
 #include "weft/base/error.h"
 #include "weft/checkpoint/canonical_names.h"
 #include "weft/checkpoint/convert.h"
-#include "weft/model/builder.h"
+#include "weft/model/build_module.h"
 
 namespace weft {
 namespace {

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "weft/base/error.h"
+#include "weft/plan/digest.h"
 
 namespace weft {
 namespace {

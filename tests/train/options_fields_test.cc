@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/train/parsed_options.h"
-#include "weft/model/builder.h"
+#include "weft/model/build_module.h"
 
 namespace weft {
 namespace {

@@ -2,7 +2,7 @@
 // plan and memory are put together.
 #pragma once
 
-#include "weft/model/builder.h"
+#include "weft/model/build_module.h"
 #include "weft/optim/adamw.h"
 #include "weft/plan/build.h"
 #include "weft/plan/check/rank_plans.h"

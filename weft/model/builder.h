@@ -90,7 +90,4 @@ class ModuleBuilder {
   std::vector<std::pair<std::string, ValueId>> constants_;
 };
 
-// Builds the whole model: embedding, every layer of the pattern, final norm, head.
-Module build_module(const ModelConfig& config, const ModuleOptions& options);
-
 }  // namespace weft

@@ -1,13 +1,6 @@
 #include "weft/model/module.h"
 
-#include <algorithm>
-#include <numeric>
-
-#include <fmt/format.h>
-
 #include "weft/base/error.h"
-#include "weft/device/operations/optimizer.h"
-#include "weft/model/layers/layers.h"
 
 namespace weft {
 
@@ -106,103 +99,6 @@ GroupId norm_group(const ParameterTensor& tensor) {
   const std::vector<Placement::Split>& splits = tensor.placement.splits;
   WEFT_CHECK(splits.size() <= 1, "{} is divided over {} groups", tensor.name, splits.size());
   return splits.empty() ? GroupId{} : splits.front().over;
-}
-
-namespace {
-
-ValueId add_layer(ModuleBuilder& b, Symbol symbol, int depth, int physical, ValueId x) {
-  switch (symbol) {
-    case Symbol::attention:
-      return add_attention(b, b.config().attention_of(physical, depth), x);
-    case Symbol::latent_attention:
-      return add_latent_attention(b, b.config().latent_attention, false, x);
-    case Symbol::sparse_attention:
-      return add_latent_attention(b, b.config().latent_attention, true, x);
-    case Symbol::mlp:
-      return add_mlp(b, b.config().mlp, x);
-    case Symbol::experts:
-      return add_experts(b, b.config().experts, x);
-    case Symbol::mamba:
-      return add_mamba(b, b.config().mamba, x);
-    case Symbol::gated_delta:
-      return add_delta_net(b, b.config().delta_net, x);
-  }
-  WEFT_CHECK(false, "symbol {}", static_cast<int>(symbol));
-}
-
-// The layers of the main part, or of an MTP depth.
-ValueId add_units(ModuleBuilder& b, const std::vector<Unit>& units, int depth, ValueId x) {
-  const std::string part = depth == 0 ? "main" : fmt::format("mtp{}", depth);
-  for (const Unit& unit : units) {
-    b.next_unit();
-    for (const PatternLayer& layer : unit.layers)
-      for (std::size_t i = 0; i < layer.symbols.size(); ++i) {
-        b.enter(depth, layer.physical[i], fmt::format("{}.{}{}", part, layer.physical[i], letter(layer.symbols[i])));
-        x = add_layer(b, layer.symbols[i], depth, layer.physical[i], x);
-      }
-  }
-  return x;
-}
-
-// The hidden state of every depth after its final norm, beginning with the main part's.
-std::vector<ValueId> add_mtp_depths(ModuleBuilder& b, const Pattern& pattern, ValueId h) {
-  Module& m = b.module();
-  const ParameterValues embedding{m.parameter_values[0], m.gradient_values[0]};
-  std::vector<ValueId> hidden{h};
-  if (pattern.mtp_depths == 0) return hidden;
-  m.mtp_scales = b.value({"mtp_scales", ValueKind::input, DType::f64, {pattern.mtp_depths}});
-  for (int depth = 1; depth <= pattern.mtp_depths; ++depth) {
-    Value loss{fmt::format("mtp{}.loss", depth), ValueKind::step, b.accumulate(), {1}};
-    loss.read_by_host = true;
-    loss.summed_over = b.summed_over_data();
-    m.mtp_losses.push_back(b.value(std::move(loss)));
-    ValueId x = add_mtp_input(b, depth, hidden.back(), embedding);
-    x = add_units(b, units_of(std::span(pattern.mtp_layers)), depth, x);
-    hidden.push_back(add_final_norm(b, x, depth));
-  }
-  // All heads come last, so that in every order a weight that is both embedding and head gets the contributions of one
-  // micro-batch before those of the next.
-  b.next_unit();
-  return hidden;
-}
-
-// Every rank holds the same number of experts.
-void check_expert_ranks(std::int64_t experts, std::int64_t ranks) {
-  if (experts % ranks == 0) return;
-  // A divisor of the requested ranks also divides the ranks of the run.
-  throw UserError("`expert_ranks` {}: must divide the {} experts of a layer; use {}", ranks, experts,
-                  std::gcd(ranks, experts));
-}
-
-}  // namespace
-
-Module build_module(const ModelConfig& config, const ModuleOptions& options) {
-  check_config(config);
-  const Pattern pattern = parse_pattern(config.pattern);
-  if (pattern.counts.at(Symbol::experts) > 0)
-    check_expert_ranks(config.experts.experts, options.layout.size_of(options.layout.expert_ranks()));
-  ModuleBuilder b(config, options);
-  Module& m = b.module();
-  m.tokens = b.value({"tokens", ValueKind::input, DType::i32, {b.tokens()}});
-  m.labels = b.value({"labels", ValueKind::input, DType::i32, {b.tokens()}});
-  m.loss = b.value({"loss", ValueKind::step, b.accumulate(), {1}});
-  m.values[m.loss.index()].summed_over = b.summed_over_data();
-  m.step_values = b.value({"step_values", ValueKind::step, DType::f64, {StepValues::count}});
-  m.values[m.step_values.index()].given_by_host = true;
-
-  ValueId x = add_embedding(b);
-  for (const Segment& segment : pattern.segments) x = add_units(b, units_of(segment), 0, x);
-  const std::vector<ValueId> hidden = add_mtp_depths(b, pattern, add_final_norm(b, x));
-
-  ParameterValues head{m.parameter_values[0], m.gradient_values[0]};  // the embedding's
-  if (!config.tied_embeddings) {
-    b.enter(0, -1, "head");
-    const Shape shape{config.embedding_rows(), config.hidden};
-    head = b.parameter("weight", shape, {b.part(Role::head, shape, b.matrix_init())});
-  }
-  for (std::size_t depth = 0; depth < hidden.size(); ++depth) add_head(b, hidden[depth], head, static_cast<int>(depth));
-  ++m.units;  // units are numbered from 1 by next_unit; unit 0 is the step's own
-  return b.take();
 }
 
 }  // namespace weft

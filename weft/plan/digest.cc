@@ -1,4 +1,4 @@
-#include "weft/plan/plan.h"
+#include "weft/plan/digest.h"
 
 namespace weft {
 

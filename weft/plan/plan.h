@@ -167,7 +167,4 @@ struct Plan {
 // True for all lanes except `compute` and `update`.
 bool lane_communicates(Lane lane);
 
-// Equal for plans that do the same: nodes, uses, collectives, sizes and names. Used to check that ranks agree.
-std::uint64_t digest_of(const Plan& plan);  // digest.cc
-
 }  // namespace weft

@@ -4,6 +4,7 @@
 
 #include "weft/base/error.h"
 #include "weft/plan/check/check_ranks.h"
+#include "weft/plan/digest.h"
 
 namespace weft {
 

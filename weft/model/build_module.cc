@@ -1,6 +1,7 @@
 #include "weft/model/build_module.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// `weft convert`: a model's folder from one format to another.
+// `weft convert`: a model from one format to another.
 #include <array>
 #include <optional>
 
@@ -45,7 +45,7 @@ void report(const ConvertOptions& options, const ConvertResult& result, bool jso
     fmt::print("{}\n", summary.dump());
     return;
   }
-  fmt::print("{}: {} {}\n", options.out.string(), result.family, result.pattern);
+  fmt::print("{}: {}{}{}\n", options.out.string(), result.family, result.family.empty() ? "" : " ", result.pattern);
   fmt::print("{} parameters, {} tensors from {}, {} in {} file{}\n",
              human_count(static_cast<double>(result.parameters)), result.tensors_out, result.tensors_in,
              human_bytes(static_cast<double>(result.bytes)), result.files, result.files == 1 ? "" : "s");
@@ -60,14 +60,17 @@ int run_convert_command(std::span<const std::string> words) {
   bool json = false;
   ConvertOptions options;
   FlagTable flags("weft convert",
-                  "Writes a model's folder in another format. Elements keep their bits, so that the way back gives the "
-                  "same tensors.");
+                  "Writes a model in another format. Elements keep their bits, so that the way back gives the same "
+                  "tensors. From weft to weft, it joins the files of a run's ranks.");
   flags.further_words_mean("the folders are --in DIR and --out DIR");
   using Format = std::optional<CheckpointFormat>;
   const std::vector<std::pair<std::string, Format>> formats = {{"hf", CheckpointFormat::hugging_face},
                                                                {"weft", CheckpointFormat::weft}};
   const std::string megatron = "Megatron's own files are not read or written; use hf or weft";
-  flags.choice("--from", from, formats, "What is read: a Hugging Face folder, or a Weft checkpoint.")
+  flags
+      .choice(
+          "--from", from, formats,
+          "What is read: a Hugging Face folder, or a Weft checkpoint: of a model or of a run, the last in its folder.")
       .lacks("megatron", megatron);
   flags.choice("--to", to, formats, "What is written.").lacks("megatron", megatron);
   flags.add("--in", in, "DIR", "The folder to read.");
@@ -93,7 +96,7 @@ int run_convert_command(std::span<const std::string> words) {
   if (!from || !to) throw UserError("weft convert: say both formats: --from hf --to weft, or --from weft --to hf");
   if (in.empty() || out.empty()) throw UserError("weft convert: name both folders: --in DIR --out DIR");
   if (experts && to == CheckpointFormat::weft)
-    throw UserError("--experts {}: a Weft checkpoint has the experts of a layer in one tensor; leave the flag out",
+    throw UserError("--experts {}: a Weft checkpoint has a tensor for each matrix of each expert; leave the flag out",
                     name_of(*experts));
   options.from = *from;
   options.to = *to;

@@ -28,7 +28,7 @@ class Convert : public ::testing::Test {
 
 TEST_F(Convert, ThereAndBack) {
   EXPECT_EQ(expect_done(convert("hf", golden("qwen3_moe"), "weft", weft_)),
-            weft_ + ": qwen3_moe [*E][*E]\n" + "56.0 k parameters, 21 tensors from 69, 218.88 KiB in 1 file\n");
+            weft_ + ": qwen3_moe [*E][*E]\n" + "56.0 k parameters, 69 tensors from 69, 218.88 KiB in 1 file\n");
   const Json summary = parse_json(expect_done(convert("weft", weft_, "hf", back_) + Words{"--json"}), "summary");
   EXPECT_EQ(summary.at("family"), "qwen3_moe");
   EXPECT_EQ(summary.at("experts"), "separate");
@@ -43,6 +43,13 @@ TEST_F(Convert, AFusedModelIsTheSameModel) {
   EXPECT_EQ(expect_done(probe + Words{back_}), expect_done(probe + Words{golden("mixtral")}));
 }
 
+TEST_F(Convert, AWeftCheckpointIsTakenWhereAHuggingFaceModelIs) {
+  expect_done(convert("hf", golden("deepseek_v3_mtp"), "weft", weft_));
+  const Words probe = {"probe", "--tokens", golden("deepseek_v3_mtp/golden.safetensors"), "--json", "--hf"};
+  EXPECT_EQ(expect_done(probe + Words{weft_}), expect_done(probe + Words{golden("deepseek_v3_mtp")}));
+  EXPECT_THAT(expect_done({"check", "--hf", weft_}), HasSubstr("[+-][+E][+E]/[+E]/[+E]"));
+}
+
 TEST_F(Convert, WrongRequests) {
   expect_refused({"convert"}, {"say both formats: --from hf --to weft"});
   expect_refused({"convert", "--from", "hf", "--to", "weft"}, {"name both folders: --in DIR --out DIR"});
@@ -52,15 +59,16 @@ TEST_F(Convert, WrongRequests) {
   expect_refused(convert("hf", golden("llama"), "weft", weft_) + Words{"--max-shard-size", "5 bananas"},
                  {"--max-shard-size 5 bananas is not a size; write 5GB, 500MB or 2GiB"});
   expect_refused(convert("hf", golden("mixtral"), "weft", weft_) + Words{"--experts", "fused"},
-                 {"--experts fused: a Weft checkpoint has the experts of a layer in one tensor"});
+                 {"--experts fused: a Weft checkpoint has a tensor for each matrix of each expert"});
   expect_refused(convert("hf", golden("llama"), "hf", weft_) + Words{"--experts", "fused"}, {"has no experts"});
   expect_refused(convert("hf", folder_.file("none"), "weft", weft_), {"none: not a folder"});
-  expect_refused(convert("weft", golden("llama"), "hf", weft_), {"there is no weft.json"});
+  expect_refused(convert("weft", golden("llama"), "hf", weft_),
+                 {"there is no manifest.json, so this is not a Weft checkpoint"});
   expect_refused(convert("hf", golden("llama"), "weft", folder_.file("none/out")), {"there is no folder"});
   EXPECT_EQ(folder_.entries(), 0u);
   expect_done(convert("hf", golden("llama"), "weft", weft_));
   expect_refused(convert("hf", golden("llama"), "weft", weft_), {"--out " + weft_ + ": the folder is not empty"});
-  expect_refused({"probe", "--hf", weft_, "--tokens", golden("llama/golden.safetensors")},
+  expect_refused(convert("hf", weft_, "weft", back_),
                  {"this is a Weft checkpoint, not a Hugging Face model", "weft convert --from weft --to hf"});
   EXPECT_THAT(expect_done({"convert", "--help"}), HasSubstr("--max-shard-size"));
 }
@@ -132,6 +140,36 @@ TEST_F(Save, ATrainedModelLosesWhatItLost) {
     EXPECT_NE(before, trained);
     EXPECT_EQ(validation_loss(train(out) + still_ + type), trained) << "float weights in a float file";
   }
+}
+
+TEST_F(Save, TheCheckpointOfARunIsAModelToo) {
+  const Words ranks = {"--lr", "1e-2", "--ranks", "2", "--expert-model-parallel-size", "2", "--bf16"};
+  const std::string run = folder_.file("run"), out = folder_.file("out");
+  expect_done(train(golden("mixtral")) + ranks + Words{"--save", run, "--save-hf", out});
+  expect_done(convert("weft", run, "hf", back_));
+  EXPECT_TRUE(read_file(back_ + "/model.safetensors") == read_file(out + "/model.safetensors"));
+  EXPECT_EQ(read_file(back_ + "/config.json"), read_file(golden("mixtral/config.json")));
+  // The files of two ranks joined, with the optimizer's state: the run goes on from it, and so may another model.
+  expect_done(convert("weft", run, "weft", weft_));
+  expect_done(convert("weft", weft_, "hf", folder_.file("back_again")));
+  EXPECT_TRUE(read_file(folder_.file("back_again") + "/model.safetensors") == read_file(out + "/model.safetensors"));
+  const Words on = train(golden("mixtral")) + ranks + Words{"--train-iters", "4", "--digest"};
+  const auto digest = [](const std::string& log) { return log.substr(log.find("\ndigest ")); };
+  EXPECT_EQ(digest(expect_done(on + Words{"--load", weft_})), digest(expect_done(on + Words{"--load", run})));
+  EXPECT_THAT(expect_done(train(weft_) + ranks + Words{"--digest"}), HasSubstr("trained 2 iterations"));
+}
+
+TEST_F(Save, AConfigAloneBeginsWithRandomWeights) {
+  std::filesystem::create_directory(folder_.file("config"));
+  std::filesystem::copy_file(golden("mixtral/config.json"), folder_.file("config") + "/config.json");
+  const std::string run = folder_.file("run");
+  const std::string log = expect_done(train(folder_.file("config")) + Words{"--save", run, "--seed", "7"});
+  EXPECT_THAT(log, HasSubstr("there are no weights in " + folder_.file("config") +
+                             "; the run starts from random ones (--seed 7)"));
+  expect_done(convert("weft", run, "hf", back_));
+  EXPECT_EQ(read_file(back_ + "/config.json"), read_file(golden("mixtral/config.json")));
+  EXPECT_EQ(SafetensorsFile(back_ + "/model.safetensors").entries().size(),
+            SafetensorsFile(golden("mixtral/model.safetensors")).entries().size());
 }
 
 TEST_F(Save, UpdatesThatTheNextStepWouldHaveMadeAreIn) {

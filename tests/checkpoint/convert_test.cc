@@ -6,12 +6,11 @@
 
 #include "tests/checkpoint/model_folder.h"
 #include "weft/base/error.h"
-#include "weft/checkpoint/weft_checkpoint.h"
+#include "weft/checkpoint/run_checkpoint.h"
 
 namespace weft {
 namespace {
 
-using ::testing::Contains;
 using ::testing::HasSubstr;
 
 const std::vector<std::string> all_models = {"llama",         "llama_b",         "mixtral",      "mixtral_b",
@@ -52,12 +51,6 @@ void expect_round_trip(const std::filesystem::path& model) {
   EXPECT_EQ(read_file(work.file("back/config.json")), read_file(model / "config.json"));
 }
 
-std::vector<std::string> names_of(const RawTensors& tensors) {
-  std::vector<std::string> names;
-  for (const auto& [name, tensor] : tensors) names.push_back(name);
-  return names;
-}
-
 class Convert : public ::testing::TestWithParam<std::string> {
  protected:
   std::filesystem::path folder() const { return golden_folder(GetParam()); }
@@ -71,10 +64,17 @@ TEST_P(Convert, ThereAndBackIsTheSameFile) {
   const ConvertResult back = convert(own, work.file("weft"), hf, work.file("back"));
   EXPECT_TRUE(read_file(work.file("back/model.safetensors")) == read_file(folder() / "model.safetensors"));
   EXPECT_EQ(read_file(work.file("back/config.json")), read_file(folder() / "config.json"));
-  EXPECT_FALSE(std::filesystem::exists(work.file("back/weft.json")));
+  EXPECT_FALSE(std::filesystem::exists(work.file("back/manifest.json")));
   EXPECT_EQ(there.parameters, back.parameters);
   EXPECT_EQ(there.tensors_in, back.tensors_out);
   EXPECT_EQ(there.tensors_out, back.tensors_in);
+  RunCheckpoint(work.file("weft")).verify();
+}
+
+TEST_P(Convert, ADescriptionIsTheModelsConfig) {
+  const ModelConfig config = read_hugging_face(folder()).config;
+  const Json json = to_json(config);
+  EXPECT_EQ(to_json(model_config_of(parse_json(json.dump(), "there"), "there")), json);
 }
 
 class ConvertShards : public Convert {};
@@ -83,22 +83,25 @@ INSTANTIATE_TEST_SUITE_P(Golden, ConvertShards, ::testing::Values("llama_b", "gp
 
 TEST_P(ConvertShards, HaveAnIndex) {
   const ModelFolder work;
-  const std::size_t files = convert(hf, folder(), own, work.file("weft"), {}, 40'000).files;
+  const std::size_t files = convert(hf, folder(), hf, work.file("shards"), {}, 40'000).files;
   EXPECT_GT(files, 1u);
-  EXPECT_FALSE(std::filesystem::exists(work.file("weft/model.safetensors")));
+  EXPECT_FALSE(std::filesystem::exists(work.file("shards/model.safetensors")));
   std::size_t bytes = 0;
   for (std::size_t i = 1; i <= files; ++i) {
-    const auto shard = raw_tensors(work.file(fmt::format("weft/model-{:05}-of-{:05}.safetensors", i, files)));
+    const auto shard = raw_tensors(work.file(fmt::format("shards/model-{:05}-of-{:05}.safetensors", i, files)));
     std::size_t size = 0;
     for (const auto& [name, tensor] : shard) size += tensor.bytes.size();
     EXPECT_TRUE(size <= 40'000 || shard.size() == 1) << "a tensor that is too large has a file of its own";
     bytes += size;
   }
-  const std::string index = read_file(work.file("weft/model.safetensors.index.json"));
+  const std::string index = read_file(work.file("shards/model.safetensors.index.json"));
   EXPECT_EQ(parse_json(index, "index").at("metadata").at("total_size"), bytes);
   EXPECT_TRUE(index.starts_with("{\n  \"metadata\": {\n    \"total_parameters\": ")) << "as Hugging Face writes it";
   EXPECT_TRUE(index.ends_with("}\n"));
-  convert(own, work.file("weft"), hf, work.file("back"));
+  EXPECT_GT(convert(hf, work.file("shards"), own, work.file("weft"), {}, 40'000).files, 1u);
+  convert(own, work.file("weft"), own, work.file("joined"));
+  EXPECT_EQ(RunCheckpoint(work.file("joined")).manifest().files.size(), 1u);
+  convert(own, work.file("joined"), hf, work.file("back"));
   EXPECT_TRUE(read_file(work.file("back/model.safetensors")) == read_file(folder() / "model.safetensors"));
 }
 
@@ -142,97 +145,18 @@ TEST_P(ConvertExperts, AWeftCheckpointRemembersTheForm) {
   EXPECT_TRUE(read_file(work.file("separate/model.safetensors")) == read_file(folder() / "model.safetensors"));
 }
 
-TEST(ConvertNames, AreMegatrons) {
+TEST(ConvertNames, AreIdentities) {
   const ModelFolder work;
   convert(hf, golden_folder("mixtral"), own, work.file("mixtral"));
-  const RawTensors mixtral = raw_tensors(work.file("mixtral/model.safetensors"));
+  const RunCheckpoint mixtral(work.file("mixtral"));
   for (const char* name :
-       {"embedding.word_embeddings.weight", "output_layer.weight", "decoder.final_layernorm.weight",
-        "decoder.layers.1.self_attention.linear_qkv.layer_norm_weight",
-        "decoder.layers.1.self_attention.linear_qkv.weight", "decoder.layers.1.self_attention.linear_proj.weight",
-        "decoder.layers.1.pre_mlp_layernorm.weight", "decoder.layers.1.mlp.router.weight",
-        "decoder.layers.1.mlp.experts.experts.linear_fc1.weight",
-        "decoder.layers.1.mlp.experts.experts.linear_fc2.weight"})
-    EXPECT_THAT(names_of(mixtral), Contains(name));
-  EXPECT_EQ(mixtral.size(), 3u + 2u * 7u);
-  EXPECT_EQ(mixtral.at("decoder.layers.0.mlp.experts.experts.linear_fc1.weight").shape, (Shape{4, 80, 32}));
-
-  convert(hf, golden_folder("nemotron_h"), own, work.file("nemotron_h"));
-  const RawTensors nemotron = raw_tensors(work.file("nemotron_h/model.safetensors"));
-  EXPECT_THAT(names_of(nemotron), Contains("decoder.final_norm.weight")) << "a flat pattern has the hybrid's name";
-  for (const char* part : {"in_proj.weight.z", "in_proj.weight.x", "in_proj.weight.B", "in_proj.weight.C",
-                           "in_proj.weight.dt", "conv1d.weight.x", "conv1d.bias.B", "A_log", "dt_bias", "D",
-                           "norm.weight", "out_proj.weight", "in_proj.layer_norm_weight"})
-    EXPECT_THAT(names_of(nemotron), Contains(fmt::format("decoder.layers.0.mixer.{}", part)));
-
-  convert(hf, golden_folder("deepseek_v3_mtp"), own, work.file("mtp"));
-  for (const char* name :
-       {"decoder.layers.0.input_layernorm.weight", "decoder.layers.0.mlp.linear_fc1.layer_norm_weight",
-        "decoder.layers.1.self_attention.linear_kv_up_proj.layer_norm_weight",
-        "decoder.layers.1.mlp.router.expert_bias", "decoder.layers.2.mlp.shared_experts.linear_fc1.weight",
-        "mtp.layers.0.enorm.weight", "mtp.layers.1.hnorm.weight", "mtp.layers.1.eh_proj.weight",
-        "mtp.layers.1.final_layernorm.weight",
-        "mtp.layers.1.mtp_model_layer.layers.0.mlp.experts.experts.linear_fc2.weight"})
-    EXPECT_THAT(names_of(raw_tensors(work.file("mtp/model.safetensors"))), Contains(name));
-
-  convert(hf, golden_folder("deepseek_v32"), own, work.file("sparse"));
-  for (const char* name : {"self_attention.q_layernorm.weight", "self_attention.kv_layernorm.weight",
-                           "self_attention.core_attention.indexer.k_norm.bias"})
-    EXPECT_THAT(names_of(raw_tensors(work.file("sparse/model.safetensors"))),
-                Contains(fmt::format("decoder.layers.0.{}", name)));
-  convert(hf, golden_folder("gpt_oss"), own, work.file("gpt_oss"));
-  EXPECT_THAT(names_of(raw_tensors(work.file("gpt_oss/model.safetensors"))),
-              Contains("decoder.layers.0.self_attention.core_attention.softmax_offset"));
-}
-
-// Rows [first, first + count) of a matrix.
-std::string rows(const RawTensor& tensor, std::int64_t first, std::int64_t count) {
-  const std::size_t row = tensor.bytes.size() / static_cast<std::size_t>(tensor.shape[0]);
-  return tensor.bytes.substr(static_cast<std::size_t>(first) * row, static_cast<std::size_t>(count) * row);
-}
-
-TEST(ConvertNames, QueriesKeysAndValuesLieGroupByGroup) {
-  for (const std::string model : {"llama", "qwen3_next"}) {
-    const ModelFolder work;
-    convert(hf, golden_folder(model), own, work.file("weft"));
-    const AttentionSpec a = read_hugging_face(golden_folder(model)).config.attention;
-    const int layer = model == "llama" ? 1 : 3;  // the fourth attends
-    const RawTensors theirs = raw_tensors(golden_folder(model) / "model.safetensors"),
-                     ours = raw_tensors(work.file("weft/model.safetensors"));
-    const std::string prefix = fmt::format("model.layers.{}.self_attn.", layer);
-    ASSERT_TRUE(theirs.contains(prefix + "q_proj.weight")) << model;
-    const RawTensor &q = theirs.at(prefix + "q_proj.weight"), &k = theirs.at(prefix + "k_proj.weight"),
-                    &v = theirs.at(prefix + "v_proj.weight");
-    const std::int64_t d = a.head_dim, each = a.heads / a.kv_heads;
-    std::string expected;
-    for (std::int64_t group = 0; group < a.kv_heads; ++group) {
-      std::string queries, gates;
-      for (std::int64_t head = group * each; head < (group + 1) * each; ++head) {
-        if (a.output_gate) {  // there: head by head, queries before gates
-          queries += rows(q, 2 * head * d, d);
-          gates += rows(q, (2 * head + 1) * d, d);
-        } else {
-          queries += rows(q, head * d, d);
-        }
-      }
-      expected += queries + gates + rows(k, group * d, d) + rows(v, group * d, d);
-    }
-    EXPECT_TRUE(ours.at(fmt::format("decoder.layers.{}.self_attention.linear_qkv.weight", layer)).bytes == expected)
-        << model;
-  }
-}
-
-TEST(ConvertNames, GateAboveUpExpertByExpert) {
-  const ModelFolder work;
-  convert(hf, golden_folder("qwen3_moe"), own, work.file("weft"));
-  const RawTensors theirs = raw_tensors(golden_folder("qwen3_moe") / "model.safetensors"),
-                   ours = raw_tensors(work.file("weft/model.safetensors"));
-  const RawTensor& fc1 = ours.at("decoder.layers.0.mlp.experts.experts.linear_fc1.weight");
-  std::string expected;
-  for (std::int64_t e = 0; e < fc1.shape[0]; ++e)
-    for (const char* name : {"gate_proj", "up_proj"})
-      expected += theirs.at(fmt::format("model.layers.0.mlp.experts.{}.{}.weight", e, name)).bytes;
-  EXPECT_TRUE(fc1.bytes == expected);
+       {"weight/language.main.embedding", "weight/language.main.0.q", "weight/language.main.1.router",
+        "weight/language.main.3.gate.2", "weight/language.main.3.up.3"})
+    EXPECT_TRUE(mixtral.has(name)) << name;
+  EXPECT_EQ(mixtral.manifest().tensors.size(), 3u + 2u * (5 + 2 + 4 * 3));
+  EXPECT_EQ(mixtral.manifest().tensors.at("weight/language.main.3.gate.2").shape, (Shape{40, 32}));
+  EXPECT_FALSE(mixtral.run()) << "no run has saved it";
+  EXPECT_EQ(mixtral.description().hugging_face->family, "mixtral");
 }
 
 TEST(ConvertTypes, EveryTensorKeepsItsOwn) {
@@ -261,11 +185,12 @@ TEST(ConvertTypes, EveryTensorKeepsItsOwn) {
   expect_round_trip(model.path());
   const ModelFolder work;
   convert(hf, model.path(), own, work.file("weft"));
-  const RawTensors ours = raw_tensors(work.file("weft/model.safetensors"));
-  EXPECT_EQ(ours.at("decoder.layers.1.self_attention.linear_qkv.weight").type, StoredType::bf16);
-  EXPECT_EQ(ours.at("decoder.layers.0.self_attention.linear_qkv.weight").type, StoredType::f32) << "holds both";
+  const RunCheckpoint ours(work.file("weft"));
+  EXPECT_EQ(ours.type_of("weight/language.main.2.q"), StoredType::bf16);
+  EXPECT_EQ(ours.type_of("weight/language.main.0.k"), StoredType::f16);
+  EXPECT_EQ(ours.type_of("weight/language.main.3.up.2"), StoredType::f64);
   EXPECT_THAT(message_of<UserError>([&] { convert(hf, model.path(), hf, work.file("fused"), ExpertsForm::fused); }),
-              HasSubstr("'model.layers.1.mlp.experts.gate_up_proj' would hold elements of F64 and BF16"));
+              HasSubstr("'model.layers.1.mlp.experts.gate_up_proj' would hold elements of BF16 and F64"));
   EXPECT_FALSE(std::filesystem::exists(work.file("fused")));
 }
 
@@ -345,7 +270,7 @@ TEST(ConvertFolders, NothingIsOverwrittenAndNothingHalfWritten) {
   EXPECT_THAT(listing(work.path()), ::testing::UnorderedElementsAre("file", "full"));
   std::filesystem::create_directory(work.file("empty"));
   convert(hf, golden_folder("llama"), own, work.file("empty/"));
-  EXPECT_TRUE(std::filesystem::exists(work.file("empty/weft.json")));
+  EXPECT_TRUE(std::filesystem::exists(work.file("empty/manifest.json")));
   EXPECT_THAT(listing(work.path()), ::testing::UnorderedElementsAre("file", "full", "empty"));
 }
 
@@ -366,10 +291,14 @@ class DamagedCheckpoint : public ::testing::Test {
   std::string message() {
     return message_of<UserError>([&] { convert(own, work_.file("weft"), hf, work_.file("out")); });
   }
+  // With another description of the model.
   std::string message_with(const Json& patch) {
-    Json description = read_json(work_.file("weft/weft.json"));
-    description.merge_patch(patch);
-    work_.write("weft/weft.json", description.dump());
+    const std::string file = work_.file("weft/manifest.json").string();
+    Manifest manifest = parse_manifest(read_file(file), file);
+    Json model = parse_json(manifest.model, file);
+    model.merge_patch(patch);
+    manifest.model = model.dump();
+    work_.write("weft/manifest.json", to_text(manifest));
     return message();
   }
   ModelFolder work_;
@@ -378,32 +307,32 @@ class DamagedCheckpoint : public ::testing::Test {
 TEST_F(DamagedCheckpoint, IsRefusedWithAReason) {
   EXPECT_EQ(message(), "");
   std::filesystem::remove_all(work_.file("out"));
-  EXPECT_THAT(message_with({{"version", 2}}), HasSubstr("'version' is 2; this Weft reads version 1"));
-  EXPECT_THAT(message_with({{"version", 1}, {"format", "tar"}}), HasSubstr("'format' must be \"weft checkpoint\""));
-  EXPECT_THAT(message_with({{"format", "weft checkpoint"}, {"pattern", "[*-]"}}), HasSubstr("describes llama [*-]"));
-  EXPECT_THAT(message_with({{"pattern", nullptr}}), HasSubstr("not a description"));
   EXPECT_THAT(message_of<UserError>([&] { HuggingFaceWeights weights(work_.file("weft")); }),
               HasSubstr("this is a Weft checkpoint, not a Hugging Face model"));
-  EXPECT_THAT(message_of<UserError>([&] { convert(own, golden_folder("llama"), hf, work_.file("out")); }),
-              HasSubstr("there is no weft.json, so this is no Weft checkpoint; a Hugging Face model is read with"));
+  EXPECT_THAT(
+      message_of<UserError>([&] { convert(own, golden_folder("llama"), hf, work_.file("out")); }),
+      HasSubstr("there is no manifest.json, so this is not a Weft checkpoint; a Hugging Face model is read with"));
+  EXPECT_THAT(message_with({{"config", {{"wings", 2}}}}), HasSubstr("'wings' is not known to this Weft"));
+  EXPECT_THAT(message_with({{"config", {{"wings", nullptr}, {"hidden", "wide"}}}}),
+              HasSubstr("'hidden' is \"wide\": it must be a whole number"));
+  EXPECT_THAT(
+      message_with({{"config", {{"hidden", 32}, {"pattern", "[*-][*-][*-]"}}}}),
+      HasSubstr("9 parameters of the model that it describes are not in it, 'weight/language.main.4.norm' first"));
+  EXPECT_THAT(message_with({{"config", nullptr}}), HasSubstr("not the description of a model"));
 }
 
-TEST_F(DamagedCheckpoint, TensorsMissingOrTooMany) {
-  RawTensors tensors = raw_tensors(work_.file("weft/model.safetensors"));
-  tensors["decoder.layers.7.input_layernorm.weight"] = tensors.at("decoder.final_layernorm.weight");
-  tensors.erase("output_layer.weight");
-  write_raw(work_.file("weft/model.safetensors"), tensors);
-  EXPECT_THAT(message(), HasSubstr("missing 1 tensor: output_layer.weight; unexpected 1 tensor: decoder.layers.7"));
+TEST_F(DamagedCheckpoint, NamesFileAndTensor) {
+  std::string bytes = read_file(work_.file("weft/tensors-00001-of-00001.safetensors"));
+  bytes[bytes.size() - 100] ^= 1;
+  work_.write("weft/tensors-00001-of-00001.safetensors", bytes);
+  EXPECT_THAT(message(), testing::AllOf(HasSubstr("tensors-00001-of-00001.safetensors: tensor 'weight/language.main."),
+                                        HasSubstr("does not have the checksum of manifest.json")));
+  EXPECT_FALSE(std::filesystem::exists(work_.file("out")));
 }
 
-TEST_F(DamagedCheckpoint, TheOtherNameOfTheFinalNormIsRead) {
-  RawTensors tensors = raw_tensors(work_.file("weft/model.safetensors"));
-  tensors["decoder.final_norm.weight"] = tensors.at("decoder.final_layernorm.weight");
-  tensors.erase("decoder.final_layernorm.weight");
-  write_raw(work_.file("weft/model.safetensors"), tensors);
-  EXPECT_EQ(message(), "");
-  EXPECT_TRUE(read_file(work_.file("out/model.safetensors")) ==
-              read_file(golden_folder("llama") / "model.safetensors"));
+TEST_F(DamagedCheckpoint, OtherFilesAreCheckedToo) {
+  work_.write("weft/config.json", "{}");
+  EXPECT_THAT(message(), HasSubstr("weft/config.json: it is not the file that manifest.json describes"));
 }
 
 }  // namespace

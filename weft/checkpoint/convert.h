@@ -1,7 +1,8 @@
-// One folder with a model to another: names and layouts change, elements do not.
+// One model's files to another's: names and layouts change, elements do not. A conversion is a source (model_source.h)
+// and one of the writers below.
 //
-// A tensor is in memory at a time (of one that all experts share, an expert), and read pages of the input are given
-// back, so that a model may be larger than memory.
+// A parameter is in memory at a time, and the tensor or the expert's part of one that it goes to; read pages of the
+// input are given back. So a model may be larger than memory.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "weft/checkpoint/hugging_face.h"
+#include "weft/checkpoint/model_source.h"
 
 namespace weft {
 
@@ -25,13 +26,26 @@ struct ConvertOptions {
 };
 
 struct ConvertResult {
-  std::string family, pattern;
-  ExpertsForm experts = ExpertsForm::none;  // as the Hugging Face folder has them
+  std::string family, pattern;              // family: "" of a model that is none's
+  ExpertsForm experts = ExpertsForm::none;  // as a Hugging Face folder has them
   std::size_t tensors_in = 0, tensors_out = 0, files = 0, bytes = 0;
   std::int64_t parameters = 0;
 };
 
 // UserError for what is wrong with the folders; then, and when writing fails, there is no `out`.
 ConvertResult convert_checkpoint(const ConvertOptions& options);
+
+// To the folder options.out, from any source.
+ConvertResult write_hugging_face(const ModelSource& source, const ConvertOptions& options);  // convert_hugging_face.cc
+// With the optimizer's state where the source has it. (convert_weft.cc)
+ConvertResult write_weft(const ModelSource& source, const ConvertOptions& options);
+
+// What a folder of this model has, with the types of its tensors.
+HuggingFaceModel hugging_face_tensors(const ModelSource& source, std::optional<ExpertsForm> experts);
+// What such a folder needs, the dtypes of its tensors included, once the values are kept in other types: for the
+// checkpoints of a run that begins with this model. Nothing where the model does not come from such a folder.
+std::optional<HuggingFaceOrigin> origin_with_types(const ModelSource& source);
+// Tells options.progress of bytes as they are written.
+std::function<void(std::size_t bytes)> progress_of(const ConvertOptions& options, std::size_t total);
 
 }  // namespace weft

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
 #include "weft/base/error.h"
 
@@ -200,8 +201,13 @@ void assemble(const DiskTensor& tensor, StoredType type, const ParameterSource& 
 
 TensorToWrite tensor_to_write(const DiskTensor& tensor, StoredType type, const ParameterSource& source) {
   check_covered(tensor);
-  return {tensor.name, type, tensor.shape,
-          [&tensor, type, &source](std::byte* out) { assemble(tensor, type, source, out); }};
+  TensorToWrite out{tensor.name, type, tensor.shape, {}};
+  const auto slices = std::make_shared<const std::vector<DiskTensor>>(slices_of(tensor));
+  out.slices = std::ssize(*slices);
+  out.fill_slice = [slices, type, &source](std::int64_t i, std::byte* to) {
+    assemble((*slices)[static_cast<std::size_t>(i)], type, source, to);
+  };
+  return out;
 }
 
 void write_tensors(const std::filesystem::path& file, const std::vector<DiskTensor>& tensors,

@@ -68,7 +68,7 @@ struct WriteOptions {
   std::optional<StoredType> type;  // absent: every tensor's own
   bool copies = false;             // write them too
 };
-// Such a tensor, filled from parameters. Both must outlive it.
+// Such a tensor, filled from parameters: of one that all experts share, one expert at a time. `source` must outlive it.
 TensorToWrite tensor_to_write(const DiskTensor& tensor, StoredType type, const ParameterSource& source);
 // The tensors and any others (whose names get no prefix) to one safetensors file. One tensor is in memory at a time,
 // and one of its parameters beside it.

@@ -1,7 +1,6 @@
 #include "weft/checkpoint/hugging_face.h"
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -9,6 +8,7 @@
 #include "weft/base/error.h"
 #include "weft/base/text.h"
 #include "weft/checkpoint/hf_family.h"
+#include "weft/checkpoint/manifest.h"
 
 namespace weft {
 namespace {
@@ -20,6 +20,14 @@ struct Described {
   ModelConfig config;
 };
 
+void add_depths(const HuggingFaceFamily& family, const ConfigReader& reader, ModelConfig& config) {
+  const std::int64_t depths = family.mtp->depths(reader);
+  const std::string part = depths > 0 ? family.mtp->part(reader) : "";
+  if (part.find('E') != std::string::npos && config.experts.experts == 0)
+    throw UserError("{}: MTP has experts and the model has not, which is not done", reader.where());
+  for (std::int64_t depth = 0; depth < depths; ++depth) config.pattern += fmt::format("/{}", part);
+}
+
 // wants_mtp: asked with the main part's config.
 Described read_config(const std::filesystem::path& dir,
                       const std::function<bool(const HuggingFaceFamily&, const ModelConfig&)>& wants_mtp) {
@@ -30,12 +38,7 @@ Described read_config(const std::filesystem::path& dir,
   HuggingFaceFamily family = family_named(reader.text("model_type"), file);
   refuse_unsupported(reader);
   ModelConfig config = family.config(reader);
-  if (!family.mtp || !wants_mtp(family, config)) return {std::move(family), config};
-  const std::int64_t depths = family.mtp->depths(reader);
-  const std::string part = depths > 0 ? family.mtp->part(reader) : "";
-  if (part.find('E') != std::string::npos && config.experts.experts == 0)
-    throw UserError("{}: MTP has experts and the model has not, which is not done", file);
-  for (std::int64_t depth = 0; depth < depths; ++depth) config.pattern += fmt::format("/{}", part);
+  if (family.mtp && wants_mtp(family, config)) add_depths(family, reader, config);
   return {std::move(family), config};
 }
 
@@ -138,7 +141,7 @@ HuggingFaceModel describe(const std::filesystem::path& dir, const SafetensorsDir
 // The folder's name, once its config has been read: a wrong family is a better complaint than missing weights.
 std::string folder_of_model(const std::filesystem::path& dir) {
   std::error_code error;  // what cannot be looked at, reading the config complains of
-  if (std::filesystem::exists(dir / "weft.json", error))
+  if (std::filesystem::exists(dir / manifest_name, error))
     throw UserError(
         "{}: this is a Weft checkpoint, not a Hugging Face model; make one of it first: weft convert --from weft --to "
         "hf --in {} --out DIR",
@@ -148,6 +151,13 @@ std::string folder_of_model(const std::filesystem::path& dir) {
 }
 
 }  // namespace
+
+ModelConfig config_of_family(const HuggingFaceFamily& family, const Json& json, bool mtp) {
+  const ConfigReader reader(json, fmt::format("config.json of {}", family.name));
+  ModelConfig config = family.config(reader);
+  if (mtp && family.mtp) add_depths(family, reader, config);
+  return config;
+}
 
 std::string_view name_of(ExpertsForm form) {
   switch (form) {
@@ -191,8 +201,8 @@ HuggingFaceModel read_hugging_face(const std::filesystem::path& dir) {
   return describe(dir, files);
 }
 
-HuggingFaceModel read_hugging_face(const std::filesystem::path& dir, const HuggingFaceForm& form, bool mtp) {
-  return model_in(form, read_config(dir, [mtp](const auto&, const auto&) { return mtp; }));
+HuggingFaceModel hugging_face_model(const std::string& family, const ModelConfig& config, const HuggingFaceForm& form) {
+  return model_in(form, {family_named(family, "the checkpoint"), config});
 }
 
 HuggingFaceModel with_experts(const HuggingFaceModel& model, ExpertsForm experts) {
@@ -215,22 +225,6 @@ HuggingFaceWeights::HuggingFaceWeights(const std::filesystem::path& dir)
   check_tensor_names(files_, model_.tensors, family_named(model_.family, dir_).ignored, dir_,
                      fmt::format("config.json ({})", model_.family));
   stored_ = std::make_unique<StoredWeights>(files_, model_.tensors, model_.config.tied_embeddings);
-}
-
-std::optional<std::string> HuggingFaceWeights::first_not_finite() const {
-  std::vector<double> values;
-  std::set<ParameterIdentity> seen;  // a parameter may be several parts, or stand twice
-  for (const DiskTensor& tensor : model_.tensors) {
-    for (const DiskPart& part : tensor.parts) {
-      if (!seen.insert(part.identity).second) continue;
-      values.resize(static_cast<std::size_t>(part.parameter.elements()));
-      read(part.identity, part.parameter, DType::f64, values.data());
-      if (!std::all_of(values.begin(), values.end(), [](double value) { return std::isfinite(value); }))
-        return tensor.name;
-    }
-    stored_->forget(tensor);
-  }
-  return std::nullopt;
 }
 
 std::vector<const TensorEntry*> HuggingFaceWeights::other_tensors() const {

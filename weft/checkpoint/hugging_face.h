@@ -49,8 +49,9 @@ bool has_safetensors(const std::filesystem::path& dir);
 HuggingFaceModel read_hugging_face_config(const std::filesystem::path& dir);
 // From config.json and the names on disk.
 HuggingFaceModel read_hugging_face(const std::filesystem::path& dir);
-// From config.json and what is known of the names; types of tensors are not.
-HuggingFaceModel read_hugging_face(const std::filesystem::path& dir, const HuggingFaceForm& form, bool mtp);
+// From what a checkpoint says of a model that was one; types of tensors are not known. UserError for a family that Weft
+// does not know.
+HuggingFaceModel hugging_face_model(const std::string& family, const ModelConfig& config, const HuggingFaceForm& form);
 // The same model with its experts in another form. UserError where the family does not have it.
 HuggingFaceModel with_experts(const HuggingFaceModel& model, ExpertsForm experts);
 std::string hugging_face_family_list();  // "llama, mixtral, ..."
@@ -70,8 +71,6 @@ class HuggingFaceWeights {
   }
   // Writes the elements that the part holds to their places in its tensor.
   void read(const ParameterPart& part, HostTensor& tensor) const { stored_->read(part, tensor); }
-  // The first tensor that holds a number that is none or infinite; reads all of them up to it.
-  std::optional<std::string> first_not_finite() const;
   std::vector<const TensorEntry*> other_tensors() const;  // that are not parameters
 
  private:

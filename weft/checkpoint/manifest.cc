@@ -11,7 +11,7 @@ namespace {
 
 using AnyJson = nlohmann::json;
 
-constexpr const char* format_name = "weft run checkpoint";
+constexpr const char* format_name = "weft checkpoint";
 constexpr int format_version = 1;
 
 AnyJson to_json(const Shape& shape) {
@@ -97,7 +97,8 @@ ManifestTensors tensors_of(const AnyJson& json) {
     try {
       ManifestTensor tensor;
       const std::optional<StoredType> type = stored_type_of(entry.at("dtype").get<std::string>());
-      if (!type || !is_float(*type)) throw UserError("its dtype is {}", entry.at("dtype").dump());
+      if (!type || !(is_float(*type) || name.starts_with(other_tensor_prefix)))
+        throw UserError("its dtype is {}", entry.at("dtype").dump());
       tensor.type = *type;
       tensor.shape = shape_of(entry.at("shape"));
       for (const AnyJson& box : entry.at("boxes")) tensor.boxes.push_back(box_of(box, tensor.shape));
@@ -109,7 +110,22 @@ ManifestTensors tensors_of(const AnyJson& json) {
   return tensors;
 }
 
+std::map<std::string, ManifestSideFile> side_files_of(const AnyJson& json) {
+  std::map<std::string, ManifestSideFile> files;
+  for (const auto& [name, entry] : json.items()) {
+    if (std::filesystem::path(name).filename() != name) throw UserError("'{}' is not the name of a file", name);
+    const std::optional<std::uint64_t> checksum = parse_checksum(entry.at("checksum").get<std::string>());
+    if (!checksum) throw UserError("{} is not a checksum", entry.at("checksum").dump());
+    files[name] = {entry.at("bytes").get<std::int64_t>(), *checksum};
+  }
+  return files;
+}
+
 }  // namespace
+
+std::string tensor_name(Content content, const ParameterIdentity& identity) {
+  return fmt::format("{}/{}", name_of(content), to_text(identity));
+}
 
 std::string to_text(const ManifestTensors& tensors) { return to_json(tensors).dump(); }
 
@@ -127,6 +143,9 @@ std::string to_text(const Manifest& manifest) {
   AnyJson json = {{"format", format_name},           {"version", format_version},
                   {"iteration", manifest.iteration}, {"run", AnyJson::parse(manifest.run)},
                   {"files", manifest.files},         {"tensors", to_json(manifest.tensors)}};
+  if (manifest.model != "{}") json["model"] = AnyJson::parse(manifest.model);
+  for (const auto& [name, file] : manifest.side_files)
+    json["side_files"][name] = {{"bytes", file.bytes}, {"checksum", checksum_text(file.checksum)}};
   json["checksum"] = checksum_text(checksum_of(json.dump()));
   return json.dump(1) + "\n";
 }
@@ -146,6 +165,8 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
     manifest.iteration = json.at("iteration").get<std::int64_t>();
     manifest.run = json.at("run").dump();
     manifest.files = json.at("files").get<std::map<std::string, std::int64_t>>();
+    if (json.contains("model")) manifest.model = json["model"].dump();
+    if (json.contains("side_files")) manifest.side_files = side_files_of(json["side_files"]);
     manifest.tensors = tensors_of(json.at("tensors"));
     for (const auto& [name, tensor] : manifest.tensors) {
       try {

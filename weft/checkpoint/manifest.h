@@ -1,22 +1,27 @@
-// What a checkpoint of a run holds: a folder iter_NNNNNNN with
+// What a checkpoint holds: of a run a folder iter_NNNNNNN, of a model alone any folder, with
 //
 //   manifest.json            this description, with a checksum of its own; a folder without one is not a checkpoint
-//   rank-NNNNN.safetensors   boxes of logical tensors, written by one rank
+//   *.safetensors            boxes of logical tensors; a run has one file for each rank
+//   config.json and others   of the Hugging Face folder that the model came from, as they were
 //
-// Tensors are named CONTENT/IDENTITY: "weight/language.main.3.gate.7", "first_moment/language.main.3.gate.7". There is no
-// physical layout: a tensor has its logical shape, and its boxes, whoever wrote them, tile it.
+// Tensors are named CONTENT/IDENTITY: "weight/language.main.3.gate.7", "first_moment/language.main.3.gate.7"; those of a
+// Hugging Face folder that are not parameters other/NAME. There is no physical layout: a tensor has its logical shape,
+// and its boxes, whoever wrote them, tile it.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "weft/base/json.h"
 #include "weft/base/shape.h"
 #include "weft/checkpoint/stored_type.h"
 #include "weft/model/boxes.h"
+#include "weft/model/content.h"
+#include "weft/model/parameters.h"
 
 namespace weft {
 
@@ -34,15 +39,26 @@ struct ManifestTensor {
 
 using ManifestTensors = std::map<std::string, ManifestTensor>;  // by name
 
+struct ManifestSideFile {
+  std::int64_t bytes = 0;
+  std::uint64_t checksum = 0;
+};
+
 struct Manifest {
   std::int64_t iteration = 0;
-  // What the run says of itself: its position in the data, the optimizer's step, its flags. An object.
+  // What the run says of itself: its position in the data, the optimizer's step, its flags. An object; an empty one of a
+  // model without a run.
   std::string run = "{}";                     // JSON
-  std::map<std::string, std::int64_t> files;  // bytes, by name
+  std::string model = "{}";                   // JSON of a ModelDescription; an empty object: it does not say
+  std::map<std::string, std::int64_t> files;  // with tensors: bytes, by name
+  std::map<std::string, ManifestSideFile> side_files;
   ManifestTensors tensors;
 };
 
 inline constexpr const char* manifest_name = "manifest.json";
+inline constexpr std::string_view other_tensor_prefix = "other/";
+// "weight/language.main.3.gate.7"
+std::string tensor_name(Content content, const ParameterIdentity& identity);
 
 // The tensors of one rank's file, for the way to the rank that writes the manifest.
 std::string to_text(const ManifestTensors& tensors);

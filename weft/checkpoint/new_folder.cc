@@ -34,23 +34,8 @@ bool is_side_file(const std::filesystem::directory_entry& entry) {
   const std::string name = entry.path().filename().string(), extension = entry.path().extension().string();
   constexpr std::array weights = {".safetensors", ".bin",  ".pt",      ".pth", ".ckpt",
                                   ".gguf",        ".onnx", ".msgpack", ".h5",  ".npz"};
-  return name != "weft.json" && !name.ends_with(".index.json") &&
+  return !name.ends_with(".index.json") &&
          std::none_of(weights.begin(), weights.end(), [&](const char* end) { return extension == end; });
-}
-
-std::vector<std::vector<TensorToWrite>> split_into_shards(std::vector<TensorToWrite> tensors, std::int64_t max_bytes) {
-  std::vector<std::vector<TensorToWrite>> shards;
-  std::int64_t filled = 0;
-  for (TensorToWrite& tensor : tensors) {
-    const auto bytes = static_cast<std::int64_t>(bytes_of(tensor));
-    if (shards.empty() || (filled > 0 && filled + bytes > max_bytes)) {
-      shards.emplace_back();
-      filled = 0;
-    }
-    filled += bytes;
-    shards.back().push_back(std::move(tensor));
-  }
-  return shards;
 }
 
 }  // namespace
@@ -104,6 +89,21 @@ SideFiles read_side_files(const std::filesystem::path& folder) {
 
 void write_side_files(const std::filesystem::path& folder, const SideFiles& files) {
   for (const auto& [name, bytes] : files) write_file_atomically(folder / name, bytes);
+}
+
+std::vector<std::vector<TensorToWrite>> split_into_shards(std::vector<TensorToWrite> tensors, std::int64_t max_bytes) {
+  std::vector<std::vector<TensorToWrite>> shards;
+  std::int64_t filled = 0;
+  for (TensorToWrite& tensor : tensors) {
+    const auto bytes = static_cast<std::int64_t>(bytes_of(tensor));
+    if (shards.empty() || (filled > 0 && filled + bytes > max_bytes)) {
+      shards.emplace_back();
+      filled = 0;
+    }
+    filled += bytes;
+    shards.back().push_back(std::move(tensor));
+  }
+  return shards;
 }
 
 std::size_t write_shards(const std::filesystem::path& folder, std::vector<TensorToWrite> tensors,

@@ -31,8 +31,8 @@ class NewFolder {
   bool whole_ = false;  // stays
 };
 
-// What a model's folder holds beside weights: config, tokenizer, licence. Weights of any format, indices, folders and
-// Weft's own description are left out.
+// What a Hugging Face folder holds beside weights: config, tokenizer, licence. Weights of any format, indices and folders
+// are left out.
 using SideFiles = std::vector<std::pair<std::string, std::string>>;  // name, bytes
 SideFiles read_side_files(const std::filesystem::path& folder);
 void write_side_files(const std::filesystem::path& folder, const SideFiles& files);
@@ -42,6 +42,8 @@ struct ShardOptions {
   std::function<void(std::size_t bytes)> written = {};  // more of tensors' bytes have gone out
   bool discard = false;                                 // fill all, write nothing: see fill_without_writing
 };
+// Consecutive tensors, each list of at most `max_bytes` or of one tensor.
+std::vector<std::vector<TensorToWrite>> split_into_shards(std::vector<TensorToWrite> tensors, std::int64_t max_bytes);
 // model.safetensors; or model-00001-of-0000N.safetensors and so on, with model.safetensors.index.json. Tensors go to
 // shards in the order given. Returns the number of files with tensors.
 std::size_t write_shards(const std::filesystem::path& folder, std::vector<TensorToWrite> tensors,

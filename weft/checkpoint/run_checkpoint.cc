@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include <fcntl.h>
+#include <nlohmann/json.hpp>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -17,7 +18,6 @@
 namespace weft {
 namespace {
 
-constexpr const char* tracker_name = "latest_checkpointed_iteration.txt";
 constexpr std::string_view prefix = "iter_";
 
 [[noreturn]] void fail(const std::string& what) { throw RunError("{}: {}", what, std::strerror(errno)); }
@@ -72,6 +72,13 @@ std::optional<std::int64_t> latest_checkpoint(const std::filesystem::path& dir) 
   return iteration;
 }
 
+std::optional<std::filesystem::path> checkpoint_in(const std::filesystem::path& dir) {
+  if (const std::optional<std::int64_t> latest = latest_checkpoint(dir)) return checkpoint_folder(dir, *latest);
+  std::error_code error;  // what cannot be looked at is not there
+  if (std::filesystem::exists(dir / manifest_name, error)) return dir;
+  return std::nullopt;
+}
+
 CheckpointInProgress::CheckpointInProgress(std::filesystem::path dir, std::int64_t iteration)
     : dir_(std::move(dir)), iteration_(iteration) {}
 
@@ -118,10 +125,14 @@ CheckpointInProgress::Written CheckpointInProgress::write(RankId rank, std::vect
   return written;
 }
 
-void CheckpointInProgress::commit(const std::vector<Written>& of_ranks, const std::string& run) const {
+void CheckpointInProgress::commit(const std::vector<Written>& of_ranks, const std::string& run,
+                                  const std::string& model, const SideFiles& side_files) const {
   Manifest manifest;
   manifest.iteration = iteration_;
   manifest.run = run;
+  manifest.model = model;
+  for (const auto& [name, bytes] : side_files) manifest.side_files[name] = {std::ssize(bytes), checksum_of(bytes)};
+  write_side_files(temporary(), side_files);
   for (const Written& written : of_ranks) {
     if (written.file.empty()) continue;  // a rank that owns nothing
     manifest.files[written.file] = written.bytes;
@@ -159,6 +170,18 @@ RunCheckpoint::RunCheckpoint(const std::filesystem::path& folder) : folder_(fold
   }
 }
 
+ModelDescription RunCheckpoint::description() const {
+  const std::string where = (folder_ / manifest_name).string();
+  if (manifest_.model == "{}") throw UserError("{}: it does not say which model it holds", where);
+  return model_description_of(parse_json(manifest_.model, where), where);
+}
+
+std::optional<RunRecord> RunCheckpoint::run() const {
+  if (manifest_.run == "{}") return std::nullopt;
+  const std::string where = (folder_ / manifest_name).string();
+  return run_record_of(parse_json(manifest_.run, where), where);
+}
+
 // The box's tensor in its file, after a look at its checksum.
 const TensorEntry& RunCheckpoint::entry(const std::string& name, const ManifestTensor& tensor,
                                         const ManifestBox& box) const {
@@ -178,14 +201,19 @@ const TensorEntry& RunCheckpoint::entry(const std::string& name, const ManifestT
   return entry;
 }
 
-void RunCheckpoint::read(const std::string& name, const ParameterPart& part, HostTensor& values) const {
+const ManifestTensor& RunCheckpoint::described(const std::string& name) const {
   const auto at = manifest_.tensors.find(name);
   if (at == manifest_.tensors.end()) throw UserError("{}: there is no tensor '{}'", folder_.string(), name);
-  const ManifestTensor& tensor = at->second;
-  if (tensor.shape != part.shape)
-    throw UserError("{}: tensor '{}' has the shape {}, but the model asks for {}", folder_.string(), name,
-                    to_text(tensor.shape), to_text(part.shape));
-  const BoxRuns wanted = part.runs();
+  return at->second;
+}
+
+std::optional<StoredType> RunCheckpoint::type_of(const std::string& name) const {
+  const auto at = manifest_.tensors.find(name);
+  return at == manifest_.tensors.end() ? std::nullopt : std::optional(at->second.type);
+}
+
+void RunCheckpoint::each_run(const std::string& name, const ManifestTensor& tensor, const BoxRuns& wanted,
+                             const Visit& visit) const {
   for (const ManifestBox& box : tensor.boxes) {
     const BoxRuns stored(tensor.shape, box.box, {});
     const TensorEntry* from = nullptr;  // looked up where there is something to read
@@ -193,16 +221,71 @@ void RunCheckpoint::read(const std::string& name, const ParameterPart& part, Hos
       const BoxRun run = stored[r];
       wanted.within(run.logical, run.count, [&](const BoxRun& here) {
         if (!from) from = &entry(name, tensor, box);
-        read_range(*from, run.tensor + here.logical - run.logical, here.count, values.dtype, values.at(here.tensor));
+        visit(*from, run.tensor + here.logical - run.logical, here);
       });
     }
     if (from) forget_pages(from->bytes);
   }
 }
 
+void RunCheckpoint::read(const std::string& name, const ParameterPart& part, HostTensor& values) const {
+  const ManifestTensor& tensor = described(name);
+  if (tensor.shape != part.shape)
+    throw UserError("{}: tensor '{}' has the shape {}, but the model asks for {}", folder_.string(), name,
+                    to_text(tensor.shape), to_text(part.shape));
+  each_run(name, tensor, part.runs(), [&](const TensorEntry& from, std::int64_t first, const BoxRun& wanted) {
+    read_range(from, first, wanted.count, values.dtype, values.at(wanted.tensor));
+  });
+}
+
+void RunCheckpoint::read(const std::string& name, const Shape& shape, StoredType type, std::byte* out) const {
+  const ManifestTensor& tensor = described(name);
+  bool fits = shape.dims() == tensor.shape.dims();
+  for (int d = 0; fits && d < shape.dims(); ++d)
+    fits = d == 0 ? shape[d] <= tensor.shape[d] : shape[d] == tensor.shape[d];
+  if (!fits)
+    throw UserError("{}: tensor '{}' has the shape {}, but {} is asked for", folder_.string(), name,
+                    to_text(tensor.shape), to_text(shape));
+  const std::size_t size = static_cast<std::size_t>(bits_of(type)) / 8;
+  HostTensor values(tensor.type == StoredType::f64 ? DType::f64 : DType::f32, 0);
+  each_run(name, tensor, BoxRuns(tensor.shape, Box::whole(shape), {}),
+           [&](const TensorEntry& from, std::int64_t first, const BoxRun& wanted) {
+             std::byte* const to = out + static_cast<std::size_t>(wanted.tensor) * size;
+             const auto count = static_cast<std::size_t>(wanted.count);
+             if (tensor.type == type) {
+               std::memcpy(to, from.bytes.data() + static_cast<std::size_t>(first) * size, count * size);
+               return;
+             }
+             values.bytes.resize(count * size_of(values.dtype));
+             read_range(from, first, wanted.count, values.dtype, values.bytes.data());
+             store(values.dtype, values.bytes.data(), type, to, wanted.count);
+           });
+}
+
+std::span<const std::byte> RunCheckpoint::bytes_of(const std::string& name) const {
+  const ManifestTensor& tensor = described(name);
+  if (tensor.boxes.size() != 1)
+    throw UserError("{}: tensor '{}' lies in {} pieces", folder_.string(), name, tensor.boxes.size());
+  return entry(name, tensor, tensor.boxes[0]).bytes;
+}
+
+SideFiles RunCheckpoint::side_files() const {
+  SideFiles files;
+  for (const auto& [name, file] : manifest_.side_files) {
+    const std::filesystem::path path = folder_ / name;
+    std::string bytes = read_file(path);
+    if (std::ssize(bytes) != file.bytes || checksum_of(bytes) != file.checksum)
+      throw UserError("{}: it is not the file that {} describes: it is damaged, or mixed with another checkpoint's",
+                      path.string(), manifest_name);
+    files.emplace_back(name, std::move(bytes));
+  }
+  return files;
+}
+
 void RunCheckpoint::verify() const {
   for (const auto& [name, tensor] : manifest_.tensors)
     for (const ManifestBox& box : tensor.boxes) forget_pages(entry(name, tensor, box).bytes);
+  side_files();
 }
 
 void remove_old_checkpoints(const std::filesystem::path& dir, std::int64_t keep, std::int64_t retained) {

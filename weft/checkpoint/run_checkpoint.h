@@ -1,5 +1,5 @@
 // Checkpoints of a run: DIR/iter_NNNNNNN, each complete or not there, and DIR/latest_checkpointed_iteration.txt, which
-// names the last, as Megatron's does. (manifest.h: what a checkpoint holds.)
+// names the last, as Megatron's does. (manifest.h: what a checkpoint holds.) A model without a run is one such folder.
 #pragma once
 
 #include <filesystem>
@@ -9,20 +9,28 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "weft/checkpoint/manifest.h"
+#include "weft/checkpoint/model_description.h"
+#include "weft/checkpoint/new_folder.h"
 #include "weft/checkpoint/safetensors.h"
 #include "weft/model/parameters.h"
 
 namespace weft {
 
+inline constexpr const char* tracker_name = "latest_checkpointed_iteration.txt";
 std::filesystem::path checkpoint_folder(const std::filesystem::path& dir, std::int64_t iteration);  // DIR/iter_0000012
 // The iterations of the complete-looking checkpoints (those with a manifest), ascending.
 std::vector<std::int64_t> checkpoints_in(const std::filesystem::path& dir);
 // What the tracker names; nothing where there is no tracker. UserError where it does not hold a number.
 std::optional<std::int64_t> latest_checkpoint(const std::filesystem::path& dir);
+
+// The checkpoint to open where DIR is given: what the tracker names, or DIR itself if it is one. Nothing where there is
+// neither.
+std::optional<std::filesystem::path> checkpoint_in(const std::filesystem::path& dir);
 
 // A box that a rank writes.
 struct BoxToWrite {
@@ -46,7 +54,9 @@ class CheckpointInProgress {
     std::int64_t bytes = 0;
   };
   Written write(RankId rank, std::vector<BoxToWrite> boxes) const;
-  void commit(const std::vector<Written>& of_ranks, const std::string& run) const;
+  // model: as in Manifest; side_files: of the Hugging Face folder that it came from.
+  void commit(const std::vector<Written>& of_ranks, const std::string& run, const std::string& model = "{}",
+              const SideFiles& side_files = {}) const;
 
  private:
   std::filesystem::path temporary() const;
@@ -63,12 +73,25 @@ class RunCheckpoint {
 
   const Manifest& manifest() const { return manifest_; }
   const std::filesystem::path& folder() const { return folder_; }
+  ModelDescription description() const;
+  std::optional<RunRecord> run() const;  // nothing: a model without a run
   bool has(const std::string& name) const { return manifest_.tensors.contains(name); }
+  std::optional<StoredType> type_of(const std::string& name) const;  // nothing: there is no such tensor
   // Writes the elements that the part holds to their places in its tensor.
   void read(const std::string& name, const ParameterPart& part, HostTensor& tensor) const;
+  // Writes the whole tensor, [shape] of `type`, row-major: bit for bit where it is stored in that type. `shape` may have
+  // fewer rows than are stored: then it is the first ones.
+  void read(const std::string& name, const Shape& shape, StoredType type, std::byte* out) const;
+  // The bytes of a tensor that one file holds whole.
+  std::span<const std::byte> bytes_of(const std::string& name) const;
+  SideFiles side_files() const;
   void verify() const;  // every box
 
  private:
+  const ManifestTensor& described(const std::string& name) const;
+  // Tells which elements of a box's tensor are wanted: `count` from `first` on, and where they go.
+  using Visit = std::function<void(const TensorEntry& from, std::int64_t first, const BoxRun& wanted)>;
+  void each_run(const std::string& name, const ManifestTensor& tensor, const BoxRuns& wanted, const Visit& visit) const;
   const TensorEntry& entry(const std::string& name, const ManifestTensor& tensor, const ManifestBox& box) const;
 
   std::filesystem::path folder_;

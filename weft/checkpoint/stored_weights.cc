@@ -118,35 +118,25 @@ void StoredWeights::read(const ParameterPart& part, HostTensor& tensor) const {
 
 StoredType StoredWeights::type_of(const ParameterIdentity& identity) const { return place_of(identity).entry->type; }
 
-void StoredWeights::assemble(const DiskTensor& tensor, std::byte* out) const {
-  check_covered(tensor);
-  const std::size_t size = size_of(tensor.type);
-  std::vector<std::byte> parameter;
-  for (const auto& [identity, parts] : parts_by_parameter(tensor)) {
-    const Place& place = place_of(identity);
-    const Shape& shape = parts[0]->parameter;
-    WEFT_CHECK(place.parts[0]->parameter == shape, "{} is {} and {}", to_text(identity), to_text(shape),
-               to_text(place.parts[0]->parameter));
-    parameter.resize(static_cast<std::size_t>(shape.elements()) * size);
-    if (place.entry->type == tensor.type) {
-      for (const DiskPart* from : place.parts)
-        gather_part(place.entry->bytes.data(), place.entry->shape, *from, size, parameter.data());
-    } else {
-      HostTensor values(type_holding(place.entry->type), shape.elements());
-      read(identity, shape, values.dtype, values.bytes.data());
-      store(values.dtype, values.bytes.data(), tensor.type, parameter.data(), shape.elements());
-    }
-    for (const DiskPart* part : parts) scatter_part(parameter.data(), *part, tensor.shape, size, out);
-  }
+const std::string& StoredWeights::tensor_of(const ParameterIdentity& identity) const {
+  return place_of(identity).entry->name;
 }
 
-void StoredWeights::forget(const DiskTensor& tensor) const {
-  const TensorEntry* last = nullptr;
-  for (const DiskPart& part : tensor.parts) {
-    const TensorEntry* const entry = place_of(part.identity).entry;
-    if (entry != last) forget_pages(entry->bytes);
-    last = entry;
+void StoredWeights::read(const ParameterIdentity& identity, const Shape& logical, StoredType type,
+                         std::byte* out) const {
+  const Place& place = place_of(identity);
+  WEFT_CHECK(place.parts[0]->parameter == logical, "{} is {} here, {} on disk", to_text(identity), to_text(logical),
+             to_text(place.parts[0]->parameter));
+  if (place.entry->type == type) {
+    for (const DiskPart* from : place.parts)
+      gather_part(place.entry->bytes.data(), place.entry->shape, *from, size_of(type), out);
+    return;
   }
+  HostTensor values(type_holding(place.entry->type), logical.elements());
+  read(identity, logical, values.dtype, values.bytes.data());
+  store(values.dtype, values.bytes.data(), type, out, logical.elements());
 }
+
+void StoredWeights::forget(const ParameterIdentity& identity) const { forget_pages(place_of(identity).entry->bytes); }
 
 }  // namespace weft

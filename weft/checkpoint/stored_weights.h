@@ -28,11 +28,13 @@ class StoredWeights {
   // Writes the elements that the part holds to their places in its tensor.
   void read(const ParameterPart& part, HostTensor& tensor) const;
 
+  // Writes the parameter, [logical], row-major: bit for bit where that is the type it is stored in.
+  void read(const ParameterIdentity& identity, const Shape& logical, StoredType type, std::byte* out) const;
+
   StoredType type_of(const ParameterIdentity& identity) const;
-  // Writes the tensor, in its own type, from the parameters stored here: bit for bit where their type is the same.
-  void assemble(const DiskTensor& tensor, std::byte* out) const;
-  // The pages that these parameters were read from need not stay in memory.
-  void forget(const DiskTensor& tensor) const;
+  const std::string& tensor_of(const ParameterIdentity& identity) const;  // the name of the one that holds it
+  // The pages that the parameter was read from need not stay in memory.
+  void forget(const ParameterIdentity& identity) const;
 
  private:
   void read(const ParameterIdentity& identity, const Shape& logical, const BoxRuns& wanted, DType target,

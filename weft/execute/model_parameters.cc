@@ -22,20 +22,6 @@ HostTensor joined(const HostTensor& weights, const HostTensor& remainders) {
 
 }  // namespace
 
-std::string_view name_of(Content content) {
-  switch (content) {
-    case Content::weight:
-      return "weight";
-    case Content::first_moment:
-      return "first_moment";
-    case Content::second_moment:
-      return "second_moment";
-    case Content::gradient:
-      return "gradient";
-  }
-  return "";
-}
-
 ModelParameters::ModelParameters(Device& device, const Module& module, const ModelStorage& storage, Stream& stream)
     : device_(device), module_(module), storage_(storage), stream_(stream) {}
 

@@ -4,16 +4,9 @@
 #include <functional>
 
 #include "weft/execute/storage.h"
+#include "weft/model/content.h"
 
 namespace weft {
-
-enum class Content : std::uint8_t {
-  weight,  // what training works with: of a bf16 weight the float that weight and remainder make up (split_float)
-  first_moment,
-  second_moment,
-  gradient,
-};
-std::string_view name_of(Content content);
 
 class ModelParameters {
  public:

@@ -7,6 +7,7 @@
 
 #include "weft/base/error.h"
 #include "weft/base/text.h"
+#include "weft/checkpoint/convert.h"
 #include "weft/train/trainer.h"
 
 namespace weft {
@@ -56,10 +57,15 @@ RunPosition CheckpointControl::begin(const std::function<void(const std::string&
         find_checkpoint(o.load, o.ckpt_step > 0 ? std::optional(o.ckpt_step) : std::nullopt, o.load_last_complete);
     require_same_iteration(session_.ranks(), checkpoint ? checkpoint->manifest().iteration : -1, o.load);
   }
+  keep_origin(checkpoint.get());
   if (!checkpoint) {
+    const bool random = options_.model.hf.empty() || !has_weights(options_.model.hf);
+    const std::string from = random ? "random weights" : options_.model.hf;
     if (!o.load.empty())
-      say(fmt::format("there is no checkpoint in {}; the run starts from {}", o.load,
-                      options_.model.hf.empty() ? "random weights" : options_.model.hf));
+      say(fmt::format("there is no checkpoint in {}; the run starts from {}", o.load, from));
+    else if (random && !options_.model.hf.empty())
+      say(fmt::format("there are no weights in {}; the run starts from random ones (--seed {})", options_.model.hf,
+                      options_.data.seed));
     load_parameters(session_, options_);
     return start_;
   }
@@ -72,6 +78,26 @@ RunPosition CheckpointControl::begin(const std::function<void(const std::string&
                   : o.no_load_optim ? ", without the optimizer's state"
                                     : ""));
   return start_;
+}
+
+// What the checkpoints of this run say of the Hugging Face folder that the model came from.
+void CheckpointControl::keep_origin(const RunCheckpoint* checkpoint) {
+  if (options_.checkpoint.save.empty() || session_.options().layout.rank().value != 0) return;
+  if (const std::string& folder = options_.model.hf; !folder.empty()) {
+    if (!has_weights(folder)) {
+      const HuggingFaceModel model = read_hugging_face_config(folder);
+      hugging_face_ =
+          HuggingFaceOrigin{model.family, model.form, {}, stored_type_of(session_.options().precision.compute)};
+      side_files_ = read_side_files(folder);
+      return;
+    }
+    const std::unique_ptr<ModelSource> source = open_model(folder);
+    hugging_face_ = origin_with_types(*source);
+    side_files_ = source->side_files();
+  } else if (checkpoint) {
+    hugging_face_ = checkpoint->description().hugging_face;
+    side_files_ = checkpoint->side_files();
+  }
 }
 
 std::int64_t CheckpointControl::last_iteration() const {
@@ -106,8 +132,8 @@ void CheckpointControl::save(const RunPosition& position, const std::function<vo
   const CheckpointOptions& o = options_.checkpoint;
   if (o.save.empty() || saved_ == position.iteration) return;
   const auto begin = std::chrono::steady_clock::now();
-  save_checkpoint(session_, {o.save, !o.no_save_optim, o.keep_last, o.save_retain_interval}, position,
-                  arguments_of(options_));
+  save_checkpoint(session_, {o.save, !o.no_save_optim, o.keep_last, o.save_retain_interval, hugging_face_, side_files_},
+                  position, arguments_of(options_));
   saved_ = position.iteration;
   say(fmt::format("saved {} in {}", checkpoint_folder(o.save, position.iteration).string(),
                   human_seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count())));

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "weft/train/exit_signals.h"
@@ -29,12 +30,15 @@ class CheckpointControl {
 
  private:
   std::string reason_to_stop() const;
+  void keep_origin(const RunCheckpoint* checkpoint);
 
   const TrainOptions& options_;
   Session& session_;
   const ExitSignals* signals_;
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   RunPosition start_;
+  std::optional<HuggingFaceOrigin> hugging_face_;
+  SideFiles side_files_;
   std::int64_t saved_ = -1;  // the iteration of the last checkpoint
 };
 

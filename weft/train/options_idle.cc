@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "weft/base/text.h"
-#include "weft/checkpoint/hugging_face.h"
+#include "weft/checkpoint/model_source.h"
 #include "weft/train/options.h"
 
 namespace weft {
@@ -56,7 +56,8 @@ class Idle {
   // Why the flag has no effect, and what to do; "" where it has one.
   std::string why(const Flag& flag) {
     std::error_code error;  // a folder that cannot be read is reported where the model is read
-    const bool known = m_.hf.empty() || std::filesystem::exists(std::filesystem::path(m_.hf) / "config.json", error);
+    const bool known = m_.hf.empty() || std::filesystem::exists(std::filesystem::path(m_.hf) / "config.json", error) ||
+                       is_weft_checkpoint(m_.hf);
     if (const std::string_view layers = layers_of(flag); !layers.empty() && known && !has(layers)) {
       // Such a model has no positions anyway.
       if (flag.name == "--position-embedding-type" && m_.positions == PositionKind::none) return "";
@@ -65,7 +66,7 @@ class Idle {
       return fmt::format("the pattern '{}' has no {}; drop the flag", pattern(), join(list, ", "));
     }
     // Only the weights of a loaded model tell whether it has multi-token prediction.
-    if (flag.name == "--mtp-loss-scaling-factor" && known && (m_.hf.empty() || has_safetensors(m_.hf)) &&
+    if (flag.name == "--mtp-loss-scaling-factor" && known && (m_.hf.empty() || has_weights(m_.hf)) &&
         !predicts_further())
       return fmt::format("the pattern '{}' has no /; drop the flag", pattern());
     if (m_.hf.empty())
@@ -76,11 +77,7 @@ class Idle {
 
  private:
   const std::string& pattern() {
-    if (pattern_.empty())
-      pattern_ =
-          m_.hf.empty()
-              ? m_.pattern
-              : (has_safetensors(m_.hf) ? read_hugging_face(m_.hf) : read_hugging_face_config(m_.hf)).config.pattern;
+    if (pattern_.empty()) pattern_ = m_.hf.empty() ? m_.pattern : read_model_config(m_.hf).pattern;
     return pattern_;
   }
   bool has(std::string_view layers) { return pattern().find_first_of(layers) != std::string::npos; }

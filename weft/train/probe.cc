@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "weft/base/error.h"
+#include "weft/checkpoint/convert.h"
+#include "weft/checkpoint/parameter_list.h"
 #include "weft/model/logical_parameters.h"
 
 namespace weft {
@@ -34,11 +36,21 @@ SessionOptions session_options(const ProbeOptions& o, const ModelConfig& config,
   return s;
 }
 
-void load(Session& session, const HuggingFaceWeights& weights) {
-  session.set_parameters([&](const ParameterPart& part, HostTensor& tensor) { weights.read(part, tensor); });
+void load(Session& session, const ModelSource& source) {
+  session.set_parameters(
+      [&](const ParameterPart& part, HostTensor& tensor) { source.read(Content::weight, part, tensor); });
 }
 
-void write_results(Session& session, const HuggingFaceModel& model, const ProbeOptions& options,
+// The tensors of the model's Hugging Face folder; of a model that comes from none, one for every parameter.
+std::vector<DiskTensor> tensors_of(const ModelSource& source) {
+  if (source.description().hugging_face) return hugging_face_tensors(source, {}).tensors;
+  std::vector<DiskTensor> tensors;
+  for (const ListedParameter& parameter : parameters_of(source.description().config))
+    tensors.push_back(whole_tensor(to_text(parameter.identity), parameter.identity, parameter.shape));
+  return tensors;
+}
+
+void write_results(Session& session, std::vector<DiskTensor> tensors, const ProbeOptions& options,
                    const MicroBatch& batch) {
   LogicalParameters gradients;
   session.parameters().each(Content::gradient, [&](const ParameterPart& part, const HostTensor& tensor) {
@@ -60,7 +72,6 @@ void write_results(Session& session, const HuggingFaceModel& model, const ProbeO
   extra.push_back({"logits", *write.type, shape,
                    [&](std::byte* out) { store_doubles(logits.data(), *write.type, out, std::ssize(logits)); }});
   // A bias of the choice is no weight: it has no gradient there either.
-  std::vector<DiskTensor> tensors = model.tensors;
   std::erase_if(tensors, [](const DiskTensor& t) { return t.parts[0].identity.role == Role::expert_bias; });
   write_tensors(
       options.out, tensors, write,
@@ -75,7 +86,7 @@ void write_results(Session& session, const HuggingFaceModel& model, const ProbeO
 }  // namespace
 
 ProbeResult probe(Device& device, const ProbeOptions& options) {
-  const HuggingFaceWeights weights(options.model);
+  const std::unique_ptr<ModelSource> source = open_model(options.model);
   const SafetensorsFile file(options.tokens);
   Shape shape, label_shape;
   MicroBatch batch;
@@ -88,27 +99,27 @@ ProbeResult probe(Device& device, const ProbeOptions& options) {
     throw UserError("{}: input_ids {} holds no token", options.tokens.string(), to_text(shape));
   batch.batch = shape[0];
   batch.length = shape[1];
-  SessionOptions s = session_options(options, weights.model().config, shape[0], shape[1]);
+  SessionOptions s = session_options(options, source->description().config, shape[0], shape[1]);
   s.plan.kind = PlanKind::gradients;
   Session session(device, s);
-  load(session, weights);
+  load(session, *source);
   const StepResult result = session.gradients(std::span(&batch, 1));
-  if (!options.out.empty()) write_results(session, weights.model(), options, batch);
+  if (!options.out.empty()) write_results(session, tensors_of(*source), options, batch);
   return {result.loss, result.gradient_norm.value(), result.mtp_losses};
 }
 
 TrajectoryResult probe_trajectory(Device& device, const ProbeOptions& options, const TrajectoryOptions& trajectory) {
-  const HuggingFaceWeights weights(options.model);
+  const std::unique_ptr<ModelSource> source = open_model(options.model);
   const SafetensorsFile file(options.tokens);
   Shape shape;
   const std::vector<std::int32_t> ids = read_ids(file, "trajectory.tokens", 3, shape);
   if (shape[2] < 2 || shape.elements() == 0)
     throw UserError("{}: trajectory.tokens {} must hold inputs and labels: [steps, batch, length + 1]",
                     options.tokens.string(), to_text(shape));
-  SessionOptions s = session_options(options, weights.model().config, shape[1], shape[2] - 1);
+  SessionOptions s = session_options(options, source->description().config, shape[1], shape[2] - 1);
   s.adam = trajectory.adam;
   Session session(device, s);
-  load(session, weights);
+  load(session, *source);
   TrajectoryResult result;
   const std::int32_t* next = ids.data();
   for (std::int64_t step = 0; step < shape[0]; ++step) {

@@ -4,6 +4,7 @@
 #include <deque>
 
 #include "weft/base/error.h"
+#include "weft/checkpoint/convert.h"
 #include "weft/train/parameter_owners.h"
 
 namespace weft {
@@ -72,8 +73,11 @@ void require_savable(const std::filesystem::path& to) {
   }
 }
 
-HuggingFaceSaver::HuggingFaceSaver(const std::filesystem::path& from, std::filesystem::path to)
-    : weights_(from), side_files_(read_side_files(from)), to_(std::move(to)) {}
+HuggingFaceSaver::HuggingFaceSaver(std::unique_ptr<ModelSource> from, std::filesystem::path to)
+    : from_(std::move(from)),
+      model_(hugging_face_tensors(*from_, {})),
+      side_files_(from_->side_files()),
+      to_(std::move(to)) {}
 
 void HuggingFaceSaver::save(Session& session) const {
   GatheredParameters parameters(session);
@@ -81,16 +85,14 @@ void HuggingFaceSaver::save(Session& session) const {
     const ParameterPart* const frozen = parameters.frozen(identity);
     if (!frozen) return parameters.read(identity, type, out);
     // The old file has it to the last bit; here it may be rounded to what the model computes in.
-    HostTensor exact(DType::f64, frozen->shape.elements());
-    weights_.read(identity, frozen->shape, exact.dtype, exact.bytes.data());
-    store(exact.dtype, exact.bytes.data(), type, out.data(), exact.elements());
+    from_->read(Content::weight, identity, frozen->shape, type, out);
   };
   std::vector<TensorToWrite> tensors;
-  for (const DiskTensor& tensor : weights_.model().tensors)
-    tensors.push_back(tensor_to_write(tensor, tensor.type, source));
-  for (const TensorEntry* other : weights_.other_tensors()) {
-    tensors.push_back({other->name, other->type, other->shape, [other](std::byte* out) {
-                         if (!other->bytes.empty()) std::memcpy(out, other->bytes.data(), other->bytes.size());
+  for (const DiskTensor& tensor : model_.tensors) tensors.push_back(tensor_to_write(tensor, tensor.type, source));
+  const std::vector<TensorEntry> others = from_->other_tensors();
+  for (const TensorEntry& other : others) {
+    tensors.push_back({other.name, other.type, other.shape, [&other](std::byte* out) {
+                         if (!other.bytes.empty()) std::memcpy(out, other.bytes.data(), other.bytes.size());
                        }});
   }
   ShardOptions shards;

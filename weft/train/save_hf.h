@@ -2,8 +2,9 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 
-#include "weft/checkpoint/hugging_face.h"
+#include "weft/checkpoint/model_source.h"
 #include "weft/checkpoint/new_folder.h"
 #include "weft/train/session.h"
 
@@ -15,7 +16,8 @@ void require_savable(const std::filesystem::path& to);
 // Made before training: everything of the old folder that the new one needs is open or in memory from then on.
 class HuggingFaceSaver {
  public:
-  HuggingFaceSaver(const std::filesystem::path& from, std::filesystem::path to);
+  // from: a model that comes from a Hugging Face folder.
+  HuggingFaceSaver(std::unique_ptr<ModelSource> from, std::filesystem::path to);
 
   // Tensors have the names and the types that they had; weights are rounded once to it, and those that no step
   // changes are the old file's. With several ranks all of them
@@ -23,7 +25,8 @@ class HuggingFaceSaver {
   void save(Session& session) const;
 
  private:
-  HuggingFaceWeights weights_;
+  std::unique_ptr<ModelSource> from_;
+  HuggingFaceModel model_;
   SideFiles side_files_;
   std::filesystem::path to_;
 };

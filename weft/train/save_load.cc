@@ -13,10 +13,6 @@ namespace {
 
 constexpr Content contents[] = {Content::weight, Content::first_moment, Content::second_moment};
 
-std::string name_of(Content content, const ParameterIdentity& identity) {
-  return fmt::format("{}/{}", name_of(content), to_text(identity));
-}
-
 // Tensors that have just been read: a tensor holds many boxes, which are written in the order of their names.
 class RecentTensors {
  public:
@@ -52,7 +48,7 @@ std::vector<BoxToWrite> owned_boxes(Session& session, RecentTensors& recent, boo
       if (!parameters.has(id, content) || (content != Content::weight && !optimizer)) continue;
       const DType dtype = parameters.type_of(id, content);
       for (const ParameterPart& part : tensors[i].parts)
-        boxes.push_back({name_of(content, part.identity), part.shape, part.box, dtype,
+        boxes.push_back({tensor_name(content, part.identity), part.shape, part.box, dtype,
                          [&recent, &part, id, content](std::byte* out) {
                            const HostTensor& values = recent.get(id, content);
                            const BoxRuns runs = part.runs();
@@ -95,43 +91,33 @@ void save_checkpoint(Session& session, const SaveOptions& options, const RunPosi
   const auto written = checkpoint.write(rank, owned_boxes(session, recent, options.optimizer));
   const auto of_ranks = gathered(session.ranks(), rank, written);
   if (rank.value == 0) {
-    nlohmann::json run = {{"iteration", position.iteration},
-                          {"consumed_train_samples", position.consumed_samples},
-                          {"optimizer_steps", position.optimizer_steps},
-                          {"pattern", session.options().config.pattern},
-                          {"ranks", session.options().layout.ranks()},
-                          {"arguments", nlohmann::json::parse(arguments)}};
-    checkpoint.commit(of_ranks, run.dump());
+    const RunRecord run{position, session.options().layout.ranks(), arguments};
+    const ModelDescription model{session.options().config, session.options().precision.compute, options.hugging_face};
+    checkpoint.commit(of_ranks, to_json(run).dump(), to_json(model).dump(), options.side_files);
     if (options.keep > 0) remove_old_checkpoints(options.dir, options.keep, options.retained);
   }
   session.ranks().wait_for_all();
 }
 
 RunPosition load_checkpoint(Session& session, const RunCheckpoint& checkpoint, bool optimizer) {
-  const Manifest& manifest = checkpoint.manifest();
   const std::string where = checkpoint.folder().string();
   const std::vector<ParameterTensor>& tensors = session.module().parameters;
   std::vector<std::string> missing;
   for (const ParameterTensor& tensor : tensors)
     for (const ParameterPart& part : tensor.parts)
-      if (const std::string name = name_of(Content::weight, part.identity); !checkpoint.has(name))
+      if (const std::string name = tensor_name(Content::weight, part.identity); !checkpoint.has(name))
         missing.push_back(to_text(part.identity));
   if (!missing.empty())
     throw UserError(
         "{}: {} parameters of this model are not in the checkpoint, {} first; it was saved with --pattern {}", where,
-        missing.size(), missing.front(), nlohmann::json::parse(manifest.run).value("pattern", "of its own"));
+        missing.size(), missing.front(), checkpoint.description().config.pattern);
 
   session.set_parameters([&](const ParameterPart& part, HostTensor& values) {
-    checkpoint.read(name_of(Content::weight, part.identity), part, values);
+    checkpoint.read(tensor_name(Content::weight, part.identity), part, values);
   });
-  const nlohmann::json run = nlohmann::json::parse(manifest.run);
-  RunPosition position;
-  try {
-    position = {run.at("iteration").get<std::int64_t>(), run.at("consumed_train_samples").get<std::int64_t>(),
-                run.at("optimizer_steps").get<std::int64_t>()};
-  } catch (const nlohmann::json::exception&) {
-    throw UserError("{}: the manifest does not say how far the run has come", where);
-  }
+  const std::optional<RunRecord> run = checkpoint.run();
+  if (!run) return {};
+  const RunPosition position = run->position;
   if (!optimizer) return position;
   const ModelParameters& parameters = session.parameters();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -140,7 +126,7 @@ RunPosition load_checkpoint(Session& session, const RunCheckpoint& checkpoint, b
       if (!parameters.has(id, content)) continue;
       HostTensor values(parameters.type_of(id, content), tensors[i].shape.elements());
       for (const ParameterPart& part : tensors[i].parts) {
-        const std::string name = name_of(content, part.identity);
+        const std::string name = tensor_name(content, part.identity);
         if (!checkpoint.has(name))
           throw UserError(
               "{}: the optimizer's state is not in the checkpoint ('{}'); load it with --no-load-optim or "
@@ -181,7 +167,10 @@ std::unique_ptr<RunCheckpoint> find_checkpoint(const std::filesystem::path& dir,
     return nullptr;
   }
   const std::optional<std::int64_t> latest = latest_checkpoint(dir);
-  if (!latest) return nullptr;
+  if (!latest) {
+    const std::optional<std::filesystem::path> itself = checkpoint_in(dir);
+    return itself ? std::make_unique<RunCheckpoint>(*itself) : nullptr;
+  }
   const std::filesystem::path folder = checkpoint_folder(dir, *latest);
   if (!std::filesystem::exists(folder / manifest_name))
     throw UserError(

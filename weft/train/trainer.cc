@@ -9,6 +9,7 @@
 #include "weft/base/file.h"
 #include "weft/base/text.h"
 #include "weft/checkpoint/hugging_face.h"
+#include "weft/checkpoint/model_source.h"
 #include "weft/comm/neighbours.h"
 #include "weft/execute/product_peak.h"
 #include "weft/plan/draw/perfetto.h"
@@ -121,7 +122,7 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
   control_ = std::make_unique<CheckpointControl>(options, *session_, environment.signals);
   position_ = control_->begin([this](const std::string& text) { say(text); });
   if (!options.checkpoint.save_hf.empty())
-    saver_ = std::make_unique<HuggingFaceSaver>(options.model.hf, options.checkpoint.save_hf);
+    saver_ = std::make_unique<HuggingFaceSaver>(open_model(options.model.hf), options.checkpoint.save_hf);
 
   Plan priced = session_->plan().plan();
   price(priced, session_->module(), environment.pricer);
@@ -229,8 +230,7 @@ int Loop::run() {
 std::string Loop::advice(std::int64_t iteration) const {
   const std::string& model = options_.model.hf;
   try {
-    if (const std::optional<std::string> tensor =
-            model.empty() ? std::nullopt : HuggingFaceWeights(model).first_not_finite())
+    if (const std::optional<std::string> tensor = model.empty() ? std::nullopt : first_not_finite(*open_model(model)))
       return fmt::format("The model in {} is damaged: weights of '{}' are not finite; get a good copy", model, *tensor);
   } catch (const UserError&) {  // it is gone by now
   }
@@ -400,9 +400,7 @@ void Loop::finish(bool timed) {
 
 ModelConfig run_config(const TrainOptions& o) {
   if (o.model.hf.empty()) return model_config(o);
-  // Without weights (to plan and check) the config alone describes the model.
-  ModelConfig config =
-      (has_safetensors(o.model.hf) ? read_hugging_face(o.model.hf) : read_hugging_face_config(o.model.hf)).config;
+  ModelConfig config = read_model_config(o.model.hf);
   config.mtp_loss_factor = o.model.mtp_loss_scaling_factor;
   config.latent_attention.indexer.loss_factor = o.model.dsa_indexer_loss_coeff;
   config.experts.balance = balance_spec(o.model);  // a family's config has none of it
@@ -416,9 +414,11 @@ ModelConfig run_config(const TrainOptions& o) {
 }
 
 void load_parameters(Session& session, const TrainOptions& o) {
-  if (o.model.hf.empty()) return session.initialise_parameters(static_cast<std::uint64_t>(o.data.seed));
-  const HuggingFaceWeights weights(o.model.hf);
-  session.set_parameters([&](const ParameterPart& part, HostTensor& tensor) { weights.read(part, tensor); });
+  if (o.model.hf.empty() || !has_weights(o.model.hf))
+    return session.initialise_parameters(static_cast<std::uint64_t>(o.data.seed));
+  const std::unique_ptr<ModelSource> source = open_model(o.model.hf);
+  session.set_parameters(
+      [&](const ParameterPart& part, HostTensor& tensor) { source->read(Content::weight, part, tensor); });
 }
 
 std::optional<int> update_processors() {

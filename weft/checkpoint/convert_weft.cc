@@ -84,7 +84,7 @@ ConvertResult write_weft(const ModelSource& source, const ConvertOptions& option
 
   Manifest manifest;
   manifest.model = to_json(description).dump();
-  if (const std::optional<RunRecord> run = source.run()) {
+  if (const std::optional<SavedRun> run = source.run()) {
     manifest.iteration = run->position.iteration;
     manifest.run = to_json(*run).dump();
   }

@@ -42,7 +42,7 @@ HuggingFaceOrigin origin_of(const Json& json) {
 
 }  // namespace
 
-Json to_json(const RunRecord& run) {
+Json to_json(const SavedRun& run) {
   return {{"iteration", run.position.iteration},
           {"consumed_train_samples", run.position.consumed_samples},
           {"optimizer_steps", run.position.optimizer_steps},
@@ -50,7 +50,7 @@ Json to_json(const RunRecord& run) {
           {"arguments", Json::parse(run.arguments)}};
 }
 
-RunRecord run_record_of(const Json& json, const std::string& where) {
+SavedRun saved_run_of(const Json& json, const std::string& where) {
   try {
     return {{json.at("iteration").get<std::int64_t>(), json.at("consumed_train_samples").get<std::int64_t>(),
              json.at("optimizer_steps").get<std::int64_t>()},

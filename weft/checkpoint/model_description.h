@@ -31,14 +31,14 @@ struct ModelDescription {
 };
 
 // What the run that saved a model says of itself.
-struct RunRecord {
+struct SavedRun {
   RunPosition position;
   std::int64_t ranks = 1;        // that wrote it
   std::string arguments = "{}";  // its flags: a JSON object
 };
 
-Json to_json(const RunRecord& run);
-RunRecord run_record_of(const Json& json, const std::string& where);
+Json to_json(const SavedRun& run);
+SavedRun saved_run_of(const Json& json, const std::string& where);
 
 Json to_json(const ModelDescription& description);
 // UserError naming `where` and the key.

@@ -87,7 +87,7 @@ class WeftSource : public ModelSource {
     checkpoint_.read(tensor_name(content, part.identity), part, tensor);
   }
   std::size_t tensors() const override { return checkpoint_.manifest().tensors.size(); }
-  std::optional<RunRecord> run() const override { return checkpoint_.run(); }
+  std::optional<SavedRun> run() const override { return checkpoint_.run(); }
   std::vector<TensorEntry> other_tensors() const override {
     std::vector<TensorEntry> others;
     for (const auto& [name, tensor] : checkpoint_.manifest().tensors)

@@ -38,7 +38,7 @@ class ModelSource {
   virtual std::size_t tensors() const = 0;  // in its files
 
   // Nothing: no run has saved it.
-  virtual std::optional<RunRecord> run() const { return std::nullopt; }
+  virtual std::optional<SavedRun> run() const { return std::nullopt; }
   // Tensors that are not parameters, under the names they have in a Hugging Face folder. Valid as long as the source.
   virtual std::vector<TensorEntry> other_tensors() const { return {}; }
   // The small files of the Hugging Face folder that the model came from.

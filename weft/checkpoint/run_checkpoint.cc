@@ -176,10 +176,10 @@ ModelDescription RunCheckpoint::description() const {
   return model_description_of(parse_json(manifest_.model, where), where);
 }
 
-std::optional<RunRecord> RunCheckpoint::run() const {
+std::optional<SavedRun> RunCheckpoint::run() const {
   if (manifest_.run == "{}") return std::nullopt;
   const std::string where = (folder_ / manifest_name).string();
-  return run_record_of(parse_json(manifest_.run, where), where);
+  return saved_run_of(parse_json(manifest_.run, where), where);
 }
 
 // The box's tensor in its file, after a look at its checksum.

@@ -74,7 +74,7 @@ class RunCheckpoint {
   const Manifest& manifest() const { return manifest_; }
   const std::filesystem::path& folder() const { return folder_; }
   ModelDescription description() const;
-  std::optional<RunRecord> run() const;  // nothing: a model without a run
+  std::optional<SavedRun> run() const;  // nothing: a model without a run
   bool has(const std::string& name) const { return manifest_.tensors.contains(name); }
   std::optional<StoredType> type_of(const std::string& name) const;  // nothing: there is no such tensor
   // Writes the elements that the part holds to their places in its tensor.

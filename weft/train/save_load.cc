@@ -91,7 +91,7 @@ void save_checkpoint(Session& session, const SaveOptions& options, const RunPosi
   const auto written = checkpoint.write(rank, owned_boxes(session, recent, options.optimizer));
   const auto of_ranks = gathered(session.ranks(), rank, written);
   if (rank.value == 0) {
-    const RunRecord run{position, session.options().layout.ranks(), arguments};
+    const SavedRun run{position, session.options().layout.ranks(), arguments};
     const ModelDescription model{session.options().config, session.options().precision.compute, options.hugging_face};
     checkpoint.commit(of_ranks, to_json(run).dump(), to_json(model).dump(), options.side_files);
     if (options.keep > 0) remove_old_checkpoints(options.dir, options.keep, options.retained);
@@ -115,7 +115,7 @@ RunPosition load_checkpoint(Session& session, const RunCheckpoint& checkpoint, b
   session.set_parameters([&](const ParameterPart& part, HostTensor& values) {
     checkpoint.read(tensor_name(Content::weight, part.identity), part, values);
   });
-  const std::optional<RunRecord> run = checkpoint.run();
+  const std::optional<SavedRun> run = checkpoint.run();
   if (!run) return {};
   const RunPosition position = run->position;
   if (!optimizer) return position;

@@ -9,7 +9,7 @@ namespace weft {
 namespace {
 
 struct TypeName {
-  std::string_view dtype, storage;  // both of module torch; storage "": only with _rebuild_tensor_v3
+  std::string_view dtype, storage;
   StoredType type;
 };
 
@@ -61,6 +61,12 @@ std::span<const std::byte> pickle_of(const ZipArchive& archive, const std::strin
 std::optional<StoredType> stored_type_of(const PickledGlobal& dtype) {
   for (const TypeName& type : types)
     if (dtype == PickledGlobal{"torch", type.dtype}) return type.type;
+  return std::nullopt;
+}
+
+std::optional<TorchTypeNames> torch_names_of(StoredType type) {
+  for (const TypeName& known : types)
+    if (known.type == type) return TorchTypeNames{known.dtype, known.storage};
   return std::nullopt;
 }
 

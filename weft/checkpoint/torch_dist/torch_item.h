@@ -19,6 +19,12 @@ namespace weft {
 
 // "torch.bfloat16" as the module and name that pickles have; absent: Weft has no such type.
 std::optional<StoredType> stored_type_of(const PickledGlobal& dtype);
+// How PyTorch names a type, both names of module torch; storage "": storages of this type are bytes, and a tensor of it is
+// made by _rebuild_tensor_v3.
+struct TorchTypeNames {
+  std::string_view dtype, storage;
+};
+std::optional<TorchTypeNames> torch_names_of(StoredType type);  // absent: PyTorch has no such type
 
 struct SavedTensor {
   StoredType type = StoredType::f32;

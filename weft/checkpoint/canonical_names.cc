@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <span>
 
 #include "weft/base/error.h"
 #include "weft/checkpoint/name_rules.h"
@@ -14,8 +15,6 @@ constexpr std::array<NameRule, 2> model_names = {{
     {{}, "embedding.word_embeddings.weight", Role::embedding},
     {{}, "output_layer.weight", Role::head},
 }};
-constexpr std::array<NameRule, 1> grouped_model_names = {{{{}, "decoder.final_layernorm.weight", Role::final_norm}}};
-constexpr std::array<NameRule, 1> flat_model_names = {{{{}, "decoder.final_norm.weight", Role::final_norm}}};
 
 // Group by group of query heads: its queries, their gates, its key, its value.
 constexpr std::array<Role, 3> qkv_rows = {Role::output_gate, Role::k, Role::v};
@@ -144,27 +143,53 @@ constexpr std::array<NameRule, 4> mtp_names = {{
     {{}, "mtp.layers.{D}.final_layernorm.weight", Role::final_norm},
 }};
 
-void refuse_collisions(const std::vector<DiskTensor>& tensors, const std::string& pattern) {
-  std::set<std::string_view> names;
-  for (const DiskTensor& tensor : tensors) {
-    if (!names.insert(tensor.name).second)
-      throw UserError(
-          "the pattern {} has two symbols in one group that would both be '{}' in a checkpoint; write them outside of "
-          "the group",
-          pattern, tensor.name);
+// One layer of a single symbol for each of a part's symbols.
+std::vector<PatternLayer> single_layers(std::span<const PatternLayer> items) {
+  std::vector<PatternLayer> layers;
+  for (const PatternLayer& item : items) {
+    for (std::size_t i = 0; i < item.symbols.size(); ++i) {
+      PatternLayer layer;
+      layer.symbols = {item.symbols[i]};
+      layer.physical = {item.physical[i]};
+      layer.logical = item.logical;
+      layers.push_back(layer);
+    }
   }
+  return layers;
+}
+
+std::vector<int> item_numbers(const std::vector<PatternLayer>& layers) {
+  std::vector<int> numbers;
+  for (const PatternLayer& layer : layers) numbers.push_back(layer.logical);
+  return numbers;
 }
 
 }  // namespace
 
-std::vector<DiskTensor> canonical_tensors(const ModelConfig& config) {
+std::vector<PatternLayer> main_layers(const Pattern& pattern) {
+  std::vector<PatternLayer> items;
+  for (const Segment& segment : pattern.segments)
+    items.insert(items.end(), segment.layers.begin(), segment.layers.end());
+  return single_layers(items);
+}
+
+std::vector<PatternLayer> depth_layers(const Pattern& pattern) { return single_layers(pattern.mtp_layers); }
+
+CanonicalForm canonical_form(const Pattern& pattern) {
+  CanonicalForm form;
+  form.layers = item_numbers(main_layers(pattern));
+  form.depth_layers = item_numbers(depth_layers(pattern));
+  form.final_norm = final_norm_of_flat;
+  for (const Segment& segment : pattern.segments)
+    for (const PatternLayer& layer : segment.layers)
+      if (layer.grouped) form.final_norm = final_norm_of_groups;
+  return form;
+}
+
+std::vector<DiskTensor> canonical_tensors(const ModelConfig& config, const CanonicalForm& form) {
   const Pattern pattern = parse_pattern(config.pattern);
-  bool grouped = false;
-  for (const Segment& segment : pattern.segments) {
-    for (const PatternLayer& layer : segment.layers) grouped = grouped || layer.grouped;
-  }
-  const std::array<NameTable, 2> model = {model_names,
-                                          grouped ? NameTable(grouped_model_names) : NameTable(flat_model_names)};
+  const std::array<NameRule, 1> final_norm = {{{{}, form.final_norm, Role::final_norm}}};
+  const std::array<NameTable, 2> model = {model_names, final_norm};
   const std::array<NameTable, 9> layers = {attention_names,   latent_names<Symbol::latent_attention>,
                                            latent_norm_names, latent_names<Symbol::sparse_attention>,
                                            sparse_names,      mlp_names,
@@ -172,18 +197,38 @@ std::vector<DiskTensor> canonical_tensors(const ModelConfig& config) {
                                            delta_net_names};
   std::vector<DiskTensor> tensors;
   append_model(config, model, tensors);
-  for (const Segment& segment : pattern.segments) {
-    for (const PatternLayer& layer : segment.layers)
-      append_layer(config, layer, fmt::format("decoder.layers.{}.", layer.logical), 0, layers, tensors);
+  const std::vector<PatternLayer> main = main_layers(pattern), depth = depth_layers(pattern);
+  WEFT_CHECK(main.size() == form.layers.size() && depth.size() == form.depth_layers.size(),
+             "{} and {} numbers for the layers of {}", form.layers.size(), form.depth_layers.size(), config.pattern);
+  for (std::size_t i = 0; i < main.size(); ++i)
+    append_layer(config, main[i], fmt::format("decoder.layers.{}.", form.layers[i]), 0, layers, tensors);
+  for (int d = 1; d <= pattern.mtp_depths; ++d) {
+    const std::array<std::pair<std::string_view, std::int64_t>, 1> marks = {{{"{D}", d - 1}}};
+    append_depth(config, d, mtp_names, marks, tensors);
+    for (std::size_t i = 0; i < depth.size(); ++i) {
+      const std::string prefix = form.transformer_depths ? fmt::format("mtp.layers.{}.transformer_layer.", d - 1)
+                                                         : fmt::format("mtp.layers.{}.mtp_model_layer.layers.{}.",
+                                                                       d - 1, form.depth_layers[i]);
+      append_layer(config, depth[i], prefix, d, layers, tensors);
+    }
   }
-  for (int depth = 1; depth <= pattern.mtp_depths; ++depth) {
-    const std::array<std::pair<std::string_view, std::int64_t>, 1> marks = {{{"{D}", depth - 1}}};
-    append_depth(config, depth, mtp_names, marks, tensors);
-    for (const PatternLayer& layer : pattern.mtp_layers)
-      append_layer(config, layer, fmt::format("mtp.layers.{}.mtp_model_layer.layers.{}.", depth - 1, layer.logical),
-                   depth, layers, tensors);
-  }
-  refuse_collisions(tensors, config.pattern);
+  return tensors;
+}
+
+std::optional<std::string> first_collision(const std::vector<DiskTensor>& tensors) {
+  std::set<std::string_view> names;
+  for (const DiskTensor& tensor : tensors)
+    if (!names.insert(tensor.name).second) return tensor.name;
+  return std::nullopt;
+}
+
+std::vector<DiskTensor> canonical_tensors(const ModelConfig& config) {
+  std::vector<DiskTensor> tensors = canonical_tensors(config, canonical_form(parse_pattern(config.pattern)));
+  if (const std::optional<std::string> name = first_collision(tensors))
+    throw UserError(
+        "the pattern {} has two symbols in one group that would both be '{}' in a checkpoint; write them outside of "
+        "the group",
+        config.pattern, *name);
   return tensors;
 }
 

@@ -288,6 +288,35 @@ void RunCheckpoint::verify() const {
   side_files();
 }
 
+RunPosition RunCheckpoint::position() const {
+  const std::optional<SavedRun> record = run();
+  return record ? record->position : RunPosition{};
+}
+
+std::string RunCheckpoint::pattern() const { return manifest_.model == "{}" ? "" : description().config.pattern; }
+
+Json RunCheckpoint::arguments() const {
+  const std::optional<SavedRun> record = run();
+  return record ? parse_json(record->arguments, (folder_ / manifest_name).string()) : Json::object();
+}
+
+std::vector<CheckpointTensor> RunCheckpoint::tensors() const {
+  std::vector<CheckpointTensor> all;
+  for (const auto& [name, tensor] : manifest_.tensors) all.push_back({name, tensor.type, tensor.shape});
+  return all;
+}
+
+std::vector<std::string> RunCheckpoint::others(const std::set<ParameterIdentity>& model) const {
+  std::set<std::string> known;
+  for (const ParameterIdentity& identity : model)
+    for (Content content : {Content::weight, Content::first_moment, Content::second_moment})
+      known.insert(tensor_name(content, identity));
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : manifest_.tensors)
+    if (!known.contains(name) && !name.starts_with(other_tensor_prefix)) names.push_back(name);
+  return names;
+}
+
 void remove_old_checkpoints(const std::filesystem::path& dir, std::int64_t keep, std::int64_t retained) {
   std::vector<std::int64_t> iterations = checkpoints_in(dir);
   if (std::ssize(iterations) <= keep) return;

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "weft/checkpoint/checkpoint_reader.h"
 #include "weft/checkpoint/manifest.h"
 #include "weft/checkpoint/model_description.h"
 #include "weft/checkpoint/new_folder.h"
@@ -65,14 +66,13 @@ class CheckpointInProgress {
   std::int64_t iteration_;
 };
 
-// A complete checkpoint, open for reading by any number of threads. Opening checks that the files are there and have
-// their sizes; every box is checked against its checksum when it is first read. UserError names file and tensor.
-class RunCheckpoint {
+// A complete checkpoint. Opening checks that the files are there and have their sizes; every box is checked against its
+// checksum when it is first read.
+class RunCheckpoint : public CheckpointReader {
  public:
   explicit RunCheckpoint(const std::filesystem::path& folder);
 
   const Manifest& manifest() const { return manifest_; }
-  const std::filesystem::path& folder() const { return folder_; }
   ModelDescription description() const;
   std::optional<SavedRun> run() const;  // nothing: a model without a run
   bool has(const std::string& name) const { return manifest_.tensors.contains(name); }
@@ -85,7 +85,21 @@ class RunCheckpoint {
   // The bytes of a tensor that one file holds whole.
   std::span<const std::byte> bytes_of(const std::string& name) const;
   SideFiles side_files() const;
-  void verify() const;  // every box
+
+  const std::filesystem::path& folder() const override { return folder_; }
+  bool of_run() const override { return run().has_value(); }
+  RunPosition position() const override;
+  std::string pattern() const override;
+  Json arguments() const override;
+  bool has(Content content, const ParameterIdentity& identity) const override {
+    return has(tensor_name(content, identity));
+  }
+  void read(Content content, const ParameterPart& part, HostTensor& tensor) const override {
+    read(tensor_name(content, part.identity), part, tensor);
+  }
+  std::vector<CheckpointTensor> tensors() const override;
+  std::vector<std::string> others(const std::set<ParameterIdentity>& model) const override;
+  void verify() const override;
 
  private:
   const ManifestTensor& described(const std::string& name) const;

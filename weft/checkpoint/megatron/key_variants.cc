@@ -1,0 +1,153 @@
+#include "weft/checkpoint/megatron/key_variants.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+namespace weft {
+namespace {
+
+// Of the same module in models of other kinds: the hybrid one, or one without transformer engine's modules, whose norms
+// are modules of their own.
+constexpr std::pair<std::string_view, std::string_view> spellings[] = {
+    {"decoder.final_norm.weight", "decoder.final_layernorm.weight"},
+    {"decoder.final_layernorm.weight", "decoder.final_norm.weight"},
+    {".mlp.experts.experts.", ".mlp.experts."},
+    {".self_attention.linear_qkv.layer_norm_weight", ".input_layernorm.weight"},
+    {".self_attention.linear_q_up_proj.layer_norm_weight", ".self_attention.q_layernorm.weight"},
+    {".self_attention.linear_kv_up_proj.layer_norm_weight", ".self_attention.kv_layernorm.weight"},
+    {".self_attention.in_proj.layer_norm_weight", ".input_layernorm.weight"},
+    {".mixer.in_proj.layer_norm_weight", ".norm.weight"},
+    {".mlp.linear_fc1.layer_norm_weight", ".pre_mlp_layernorm.weight"},
+};
+
+std::string replaced(std::string text, std::string_view what, std::string_view with) {
+  if (const std::size_t at = text.find(what); at != std::string::npos) text.replace(at, what.size(), with);
+  return text;
+}
+
+// The dim of a tensor whose index is the expert's; nothing: it is not the experts'.
+std::optional<int> expert_axis(const DiskTensor& tensor) {
+  for (int axis = 0; axis + 1 < tensor.shape.dims(); ++axis) {
+    const auto is_index = [axis](const DiskPart& part) {
+      return part.identity.expert >= 0 && part.extent[axis] == 1 &&
+             part.begin[static_cast<std::size_t>(axis)] == part.identity.expert;
+    };
+    if (!tensor.parts.empty() && std::all_of(tensor.parts.begin(), tensor.parts.end(), is_index)) return axis;
+  }
+  return std::nullopt;
+}
+
+Shape without_axis(const Shape& shape, int axis) {
+  Shape without;
+  for (int d = 0; d < shape.dims(); ++d)
+    if (d != axis) without.append(shape[d]);
+  return without;
+}
+
+DiskPart without_axis(DiskPart part, int axis) {
+  part.extent = without_axis(part.extent, axis);
+  std::copy(part.begin.begin() + axis + 1, part.begin.end(), part.begin.begin() + axis);
+  return part;
+}
+
+// [.., E, out, ..] as [.., E * out, ..].
+DiskTensor with_experts_below(const DiskTensor& tensor, int axis) {
+  const std::int64_t rows = tensor.shape[axis + 1];
+  DiskTensor joined{tensor.name, {}, {}, tensor.type, false};
+  for (int d = 0; d < tensor.shape.dims(); ++d)
+    if (d != axis) joined.shape.append(d == axis + 1 ? rows * tensor.shape[axis] : tensor.shape[d]);
+  for (DiskPart part : tensor.parts) {
+    const std::int64_t first = part.identity.expert * rows;
+    part = without_axis(part, axis);
+    part.begin[static_cast<std::size_t>(axis)] += first;
+    joined.parts.push_back(part);
+  }
+  return joined;
+}
+
+// The names of one expert's key: as grouped linears, sequential experts and single shards have them.
+std::vector<std::string> expert_names(const std::string& name, std::int64_t expert) {
+  const std::string number = std::to_string(expert);
+  const auto inside = [&](std::string_view with) {
+    return replaced(name, ".mlp.experts.experts.", fmt::format(".mlp.experts.{}{}.", with, number));
+  };
+  return {name + number, replaced(name, ".mlp.experts.experts.", ".mlp.experts.") + number, inside("local_experts."),
+          inside("experts.")};
+}
+
+std::vector<DiskTensor> experts_one_by_one(const DiskTensor& tensor, int axis, const KeyVariants::Find& there) {
+  const auto experts = static_cast<std::size_t>(tensor.shape[axis]);
+  std::vector<DiskTensor> found;
+  for (std::size_t form = 0; form < 4; ++form) {
+    found.clear();
+    for (std::size_t e = 0; e < experts; ++e) {
+      std::string name = expert_names(tensor.name, static_cast<std::int64_t>(e))[form];
+      if (there(name) == nullptr) break;
+      found.push_back({std::move(name), without_axis(tensor.shape, axis), {}, tensor.type, false});
+    }
+    if (found.size() != experts) continue;
+    for (const DiskPart& part : tensor.parts)
+      found[static_cast<std::size_t>(part.identity.expert)].parts.push_back(without_axis(part, axis));
+    return found;
+  }
+  return {};
+}
+
+// The projections and convolutions that Megatron splits when it saves.
+bool is_split(std::string_view whole) {
+  return whole.ends_with(".in_proj.weight") || whole.ends_with(".conv1d.weight") || whole.ends_with(".conv1d.bias");
+}
+
+// Rows are dim 0, or dim 1 where layers are stacked.
+int row_axis(const DiskTensor& tensor) {
+  return tensor.shape.dims() - (tensor.name.find(".conv1d.weight.") != std::string::npos ? 3
+                                : tensor.name.find(".bias.") != std::string::npos        ? 1
+                                                                                         : 2);
+}
+
+}  // namespace
+
+KeyVariants::KeyVariants(const std::vector<DiskTensor>& tensors) {
+  for (const DiskTensor& tensor : tensors) {
+    const std::string whole = tensor.name.substr(0, tensor.name.rfind('.'));
+    if (!is_split(whole)) continue;
+    std::int64_t& rows = rows_[whole];
+    pieces_[tensor.name] = {whole, rows};
+    rows += tensor.shape[row_axis(tensor)];
+  }
+}
+
+std::vector<DiskTensor> KeyVariants::in_one_piece(const DiskTensor& tensor, const Find& there) const {
+  const auto at = pieces_.find(tensor.name);
+  if (at == pieces_.end() || there(at->second.whole) == nullptr) return {};
+  const int axis = row_axis(tensor);
+  DiskTensor whole{at->second.whole, {}, tensor.parts, tensor.type, false};
+  for (int d = 0; d < tensor.shape.dims(); ++d)
+    whole.shape.append(d == axis ? rows_.at(at->second.whole) : tensor.shape[d]);
+  for (DiskPart& part : whole.parts) part.begin[static_cast<std::size_t>(axis)] += at->second.first_row;
+  return {whole};
+}
+
+std::vector<DiskTensor> KeyVariants::find(const DiskTensor& tensor, const Find& there) const {
+  std::vector<std::string> names = {tensor.name};
+  for (const auto& [ours, other] : spellings)
+    if (tensor.name.find(ours) != std::string::npos) names.push_back(replaced(tensor.name, ours, other));
+  const std::optional<int> axis = expert_axis(tensor);
+  for (const std::string& name : names) {
+    const Shape* const shape = there(name);
+    if (shape == nullptr) continue;
+    DiskTensor found = tensor;
+    found.name = name;
+    if (axis) {
+      const DiskTensor below = with_experts_below(found, *axis);
+      if (*shape == below.shape) return {below};
+    }
+    return {found};
+  }
+  if (axis) return experts_one_by_one(tensor, *axis, there);
+  return in_one_piece(tensor, there);
+}
+
+}  // namespace weft

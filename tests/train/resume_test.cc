@@ -28,7 +28,7 @@ Outcome run(const RankCase& c, int first, int last, const std::filesystem::path&
     if (load.empty())
       session.initialise_parameters(5);
     else
-      position = load_checkpoint(session, *find_checkpoint(load, {}, false), true);
+      position = load_checkpoint(session, *open_checkpoint(*find_checkpoint(load), c.config));
     EXPECT_EQ(position.iteration, first);
     std::vector<double> losses;
     for (int step = first; step < last; ++step) {
@@ -104,6 +104,57 @@ TEST(Resume, LoadsIntoAnyLayout) {
   }
 }
 
+// Sixteen layers of DeepSeek-V3's kind with MTP, as a transformer has them (groups) or as a hybrid model (flat).
+RankCase deepseek_case(bool groups, int ranks, int expert_ranks) {
+  std::string pattern = groups ? "[+-]" : "+-";
+  for (int layer = 1; layer < 16; ++layer) pattern += groups ? "[+E]" : "+E";
+  pattern += groups ? "/[+E]" : "/+E";
+  RankCase c = small_case(pattern.c_str());
+  c.config.latent_attention.heads = 2;
+  c.config.latent_attention.q_rank = 8;
+  c.config.latent_attention.kv_rank = 6;
+  c.config.latent_attention.head_dim = c.config.latent_attention.value_dim = 4;
+  c.config.latent_attention.rotary_dim = 2;
+  c.config.experts.shared_ffn = 12;
+  c.config.experts.router.score = RouterSpec::Score::sigmoid;
+  c.config.experts.router.normalise = true;
+  c.config.experts.expert_bias = true;
+  c.config.experts.balance.bias_update_rate = 0.01;
+  c.config.init_std = 0.1;
+  c.ranks = ranks;
+  c.expert_ranks = expert_ranks;
+  c.micro_batches = 4 / ranks;
+  c.dtype = DType::bf16;
+  return c;
+}
+
+TEST(CrossLoading, groups_and_flat_patterns_go_on_from_each_other_bit_for_bit) {
+  for (const bool groups : {true, false}) {
+    for (const auto& [ranks, expert_ranks] : {std::pair{1, 1}, {4, 2}}) {
+      const TemporaryFolder folder;
+      const RankCase from = deepseek_case(groups, ranks, expert_ranks);
+      const Outcome saved = run(from, 0, 1, {}, folder.file("first"));
+      for (const auto& [to_ranks, to_expert_ranks] : {std::pair{1, 1}, {2, 2}}) {
+        SCOPED_TRACE(fmt::format("{} of {} ranks, on {}", groups ? "groups" : "flat", ranks, to_ranks));
+        const RankCase same = deepseek_case(groups, to_ranks, to_expert_ranks),
+                       other = deepseek_case(!groups, to_ranks, to_expert_ranks);
+        const Outcome loaded = run(other, 1, 1, folder.file("first"), {});
+        EXPECT_EQ(loaded.weights, saved.weights);
+        EXPECT_EQ(loaded.states, saved.states);
+        // A step, and a save that the first form loads.
+        const Outcome theirs = run(other, 1, 2, folder.file("first"), folder.file("second"));
+        const Outcome own = run(same, 1, 2, folder.file("first"), {});
+        EXPECT_EQ(theirs.losses, own.losses);
+        EXPECT_EQ(theirs.weights, own.weights);
+        EXPECT_EQ(theirs.states, own.states);
+        const Outcome back = run(same, 2, 2, folder.file("second"), {});
+        EXPECT_EQ(back.weights, own.weights);
+        EXPECT_EQ(back.states, own.states);
+      }
+    }
+  }
+}
+
 TEST(Resume, NamesWhatTheCheckpointLacks) {
   const TemporaryFolder folder;
   const RankCase c = small_case("[*-]");
@@ -112,7 +163,7 @@ TEST(Resume, NamesWhatTheCheckpointLacks) {
     CpuDevice device;
     Session session(device, options_of(other, nullptr));
     try {
-      load_checkpoint(session, *find_checkpoint(folder.file("run"), {}, false), true);
+      load_checkpoint(session, *open_checkpoint(*find_checkpoint(folder.file("run")), other.config));
     } catch (const UserError& error) {
       return error.what();
     }
@@ -127,7 +178,7 @@ TEST(Resume, NamesWhatTheCheckpointLacks) {
   EXPECT_EQ(error_of(wider), folder.file("run/iter_0000001") +
                                  ": tensor 'weight/language.main.1.gate' has the shape [24, 16], but the model asks "
                                  "for [48, 16]");
-  EXPECT_EQ(find_checkpoint(folder.file("nowhere"), {}, false), nullptr);
+  EXPECT_FALSE(find_checkpoint(folder.file("nowhere")));
 }
 
 }  // namespace

@@ -8,20 +8,11 @@
 #include "weft/base/error.h"
 #include "weft/base/text.h"
 #include "weft/checkpoint/convert.h"
+#include "weft/train/checkpoint_args.h"
 #include "weft/train/trainer.h"
 
 namespace weft {
 namespace {
-
-// Every flag of the run with its value, as JSON.
-std::string arguments_of(TrainOptions options) {
-  FlagTable flags("weft train");
-  add_train_flags(flags, options);
-  nlohmann::json arguments = nlohmann::json::object();
-  for (const Flag& flag : flags.flags())
-    if (flag.kind != FlagKind::foreign && flag.show) arguments[flag.key()] = flag.show();
-  return arguments.dump();
-}
 
 // All ranks must go on from the same checkpoint.
 void require_same_iteration(const RankExchange& ranks, std::int64_t own, const std::string& dir) {
@@ -51,13 +42,21 @@ CheckpointControl::CheckpointControl(const TrainOptions& options, Session& sessi
 RunPosition CheckpointControl::begin(const std::function<void(const std::string&)>& say) {
   const CheckpointOptions& o = options_.checkpoint;
   if (!o.save.empty() && session_.options().layout.rank().value == 0) require_folder_to_write(o.save);
-  std::unique_ptr<RunCheckpoint> checkpoint;
+  const auto warn = [&](const std::string& text) {
+    if (session_.options().layout.rank().value == 0) fmt::print(stderr, "warning: {}\n", text);
+  };
+  const bool optimizer = !o.finetune && !o.no_load_optim;
+  std::unique_ptr<CheckpointReader> checkpoint;
   if (!o.load.empty()) {
-    checkpoint =
-        find_checkpoint(o.load, o.ckpt_step > 0 ? std::optional(o.ckpt_step) : std::nullopt, o.load_last_complete);
-    require_same_iteration(session_.ranks(), checkpoint ? checkpoint->manifest().iteration : -1, o.load);
+    const std::optional<CheckpointPlace> place = find_checkpoint(
+        o.load, o.ckpt_step > 0 ? std::optional(o.ckpt_step) : std::nullopt, o.load_last_complete, warn);
+    const bool masters = optimizer && !o.load_main_params_from_ckpt;
+    if (place)
+      checkpoint = open_checkpoint(*place, session_.options().config,
+                                   masters ? MasterWeights::where_wider : MasterWeights::never);
+    require_same_iteration(session_.ranks(), checkpoint ? checkpoint->position().iteration : -1, o.load);
   }
-  keep_origin(checkpoint.get());
+  keep_origin(dynamic_cast<const RunCheckpoint*>(checkpoint.get()));  // other forms do not say
   if (!checkpoint) {
     const bool random = options_.model.hf.empty() || !has_weights(options_.model.hf);
     const std::string from = random ? "random weights" : options_.model.hf;
@@ -69,8 +68,8 @@ RunPosition CheckpointControl::begin(const std::function<void(const std::string&
     load_parameters(session_, options_);
     return start_;
   }
-  const bool optimizer = !o.finetune && !o.no_load_optim;
-  const RunPosition there = load_checkpoint(session_, *checkpoint, optimizer);
+  const RunPosition there = load_checkpoint(
+      session_, *checkpoint, {optimizer, o.dist_ckpt_strictness, static_cast<std::uint64_t>(options_.data.seed), warn});
   if (!o.finetune) start_ = there;
   if (o.load == o.save && !o.finetune) saved_ = start_.iteration;
   say(fmt::format("loaded {}, iteration {}{}", checkpoint->folder().string(), there.iteration,
@@ -133,7 +132,7 @@ void CheckpointControl::save(const RunPosition& position, const std::function<vo
   if (o.save.empty() || saved_ == position.iteration) return;
   const auto begin = std::chrono::steady_clock::now();
   save_checkpoint(session_, {o.save, !o.no_save_optim, o.keep_last, o.save_retain_interval, hugging_face_, side_files_},
-                  position, arguments_of(options_));
+                  position, flags_of_run(options_));
   saved_ = position.iteration;
   say(fmt::format("saved {} in {}", checkpoint_folder(o.save, position.iteration).string(),
                   human_seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count())));

@@ -253,7 +253,7 @@ const Flag& FlagTable::flag(std::string_view name) const {
   throw UserError("unknown flag {}{}", spelling, suggestion(spelling));
 }
 
-bool FlagTable::is_set(std::string_view name) const { return flag(name).origin.source >= Source::file; }
+bool FlagTable::is_set(std::string_view name) const { return flag(name).origin.source >= Source::checkpoint; }
 
 void FlagTable::mark_derived(std::string_view name, std::string reason) {
   const Found found = find(spelling_of(name));

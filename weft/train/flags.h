@@ -31,8 +31,8 @@ namespace weft {
 
 // Where a value came from; later sources override earlier ones.
 struct FlagOrigin {
-  enum class Source : std::uint8_t { standard, derived, file, command_line } source = Source::standard;
-  std::string where;  // "small.toml:3"; the reason of a derived value
+  enum class Source : std::uint8_t { standard, derived, checkpoint, file, command_line } source = Source::standard;
+  std::string where;  // "small.toml:3"; the reason of a derived value; the checkpoint, and its name for the value
   // For the caret under a line of a file: the line, and the offsets in bytes of key and value.
   std::string line;
   std::size_t key_at = 0, value_at = 0;
@@ -150,8 +150,9 @@ class FlagTable {
 
   bool help_wanted() const { return help_wanted_; }
   const std::vector<std::string>& notes() const { return notes_; }
+  void note(std::string text) { notes_.push_back(std::move(text)); }
   const Flag& flag(std::string_view name) const;  // by any spelling, with or without the dashes
-  bool is_set(std::string_view name) const;       // by a file or the command line
+  bool is_set(std::string_view name) const;       // by a file, the command line or --use-checkpoint-args
   const std::deque<Flag>& flags() const { return flags_; }
   void mark_derived(std::string_view name, std::string reason);
 

@@ -82,6 +82,7 @@ std::string FlagOrigin::text() const {
       return "default";
     case Source::derived:
       return "derived: " + where;
+    case Source::checkpoint:
     case Source::file:
       return where;
     case Source::command_line:

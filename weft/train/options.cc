@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "weft/train/checkpoint_args.h"
 #include "weft/train/toml.h"
 
 namespace weft {
@@ -128,6 +129,7 @@ void parse_train_options(FlagTable& flags, TrainOptions& options, std::span<cons
                          const std::function<std::int64_t()>& launched_ranks) {
   parse_flags(flags, words);
   if (flags.help_wanted()) return;
+  take_checkpoint_args(flags, options);
   options.layout.launched_ranks = launched_ranks ? launched_ranks() : 1;
 
   for (const Derivation& derivation : resolve(options)) flags.mark_derived(derivation.flag, derivation.reason);

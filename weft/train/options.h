@@ -19,6 +19,7 @@
 #include "weft/model/config.h"
 #include "weft/optim/schedule.h"
 #include "weft/train/flags.h"
+#include "weft/train/strictness.h"
 
 namespace weft {
 
@@ -143,6 +144,8 @@ struct CheckpointOptions {
   std::int64_t save_retain_interval = 0;
   std::int64_t ckpt_step = 0;  // the iteration to load; 0: the last
   bool load_last_complete = false, finetune = false, no_load_optim = false, no_save_optim = false;
+  bool use_checkpoint_args = false, load_main_params_from_ckpt = false;
+  Strictness dist_ckpt_strictness = Strictness::assume_ok_unexpected;
   std::int64_t exit_interval = 0;  // in iterations; 0: none
   double exit_duration_in_mins = 0;
   bool exit_signal_handler = false;

@@ -122,7 +122,7 @@ void add_accepted_flags(FlagTable& flags) {
               "--ckpt-assume-constant-structure", "--auto-detect-ckpt-format", "--dist-ckpt-optim-fully-reshardable",
               "--verify-integrity"},
              one_form);
-  accept_all(flags, {"--ckpt-format", "--dist-ckpt-format", "--dist-ckpt-strictness"}, one_form, "NAME");
+  accept_all(flags, {"--ckpt-format", "--dist-ckpt-format"}, one_form, "NAME");
   accept_all(flags, {"--no-save-rng", "--no-load-rng"}, no_random_state);
   flags.accept("--normalization", "RMSNorm", "It is the only norm.",
                only({"RMSNorm"}, "Weft has only RMSNorm; use --normalization RMSNorm or drop the flag"));
@@ -167,10 +167,8 @@ void add_refused_flags(FlagTable& flags) {
   flags.section("Refused from Megatron");
   refuse_all(flags, {"--pretrained-checkpoint", "--non-persistent-ckpt-type"}, other_checkpoints, "DIR");
   refuse_all(flags, {"--non-persistent-save-interval"}, other_checkpoints, "N");
-  refuse_all(
-      flags,
-      {"--async-save", "--use-checkpoint-args", "--use-checkpoint-opt-param-scheduler", "--exit-on-missing-checkpoint"},
-      other_checkpoints);
+  refuse_all(flags, {"--async-save", "--use-checkpoint-opt-param-scheduler", "--exit-on-missing-checkpoint"},
+             other_checkpoints);
   refuse_all(flags,
              {"--use-distributed-optimizer", "--overlap-param-gather", "--overlap-param-gather-with-optimizer-step",
               "--use-megatron-fsdp", "--use-torch-fsdp2"},

@@ -132,7 +132,8 @@ class Idle {
       return "nothing is saved; set --save DIR";
     if (flag.name == "--save-retain-interval" && checkpoint.keep_last == 0)
       return "all checkpoints are kept; set --keep-last N";
-    if (is_one_of(flag, {"--ckpt-step", "--load-last-complete", "--finetune", "--no-load-optim"}) &&
+    if (is_one_of(flag, {"--ckpt-step", "--load-last-complete", "--finetune", "--no-load-optim",
+                         "--load-main-params-from-ckpt", "--dist-ckpt-strictness", "--use-checkpoint-args"}) &&
         checkpoint.load.empty())
       return "nothing is loaded; set --load DIR";
     if (flag.name == "--load-last-complete" && checkpoint.ckpt_step > 0) return "--ckpt-step names the checkpoint";
@@ -165,6 +166,7 @@ std::vector<std::string> find_idle_flags(const FlagTable& flags, const TrainOpti
   for (const Flag& flag : untouched.flags()) {
     if (flag.kind == FlagKind::foreign || !flags.is_set(flag.name)) continue;
     const Flag& set = flags.flag(flag.name);
+    if (set.origin.source == FlagOrigin::Source::checkpoint) continue;  // nobody asked for it
     if (!options.model.hf.empty() && is_shape(flag))
       problems.push_back(
           fmt::format("{}: --hf {} already decides the model; drop the flag", written(set), options.model.hf));

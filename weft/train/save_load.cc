@@ -1,12 +1,16 @@
 #include "weft/train/save_load.h"
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
+#include <set>
+#include <span>
 
 #include <nlohmann/json.hpp>
 
 #include "weft/base/error.h"
 #include "weft/base/text.h"
+#include "weft/checkpoint/parameter_list.h"
 
 namespace weft {
 namespace {
@@ -79,6 +83,70 @@ std::vector<CheckpointInProgress::Written> gathered(const RankExchange& ranks, R
   return of_ranks;
 }
 
+// "a, b, c and 4 more"
+std::string some_of(const std::vector<std::string>& names) {
+  constexpr std::size_t most = 5;
+  const std::span first(names.data(), std::min(names.size(), most));
+  return names.size() <= most ? join(first, ", ")
+                              : fmt::format("{} and {} more", join(first, ", "), names.size() - most);
+}
+
+// All ranks look for the parameters of the whole model, so that all come to the same end.
+void check_names(const ModelConfig& config, const CheckpointReader& checkpoint, const LoadOptions& options) {
+  const Strictness strictness = options.strictness;
+  const auto is_one_of = [&](std::initializer_list<Strictness> some) {
+    return std::find(some.begin(), some.end(), strictness) != some.end();
+  };
+  const auto warn = [&](const std::string& text) {
+    if (options.warn) options.warn(text);
+  };
+  const std::string where = checkpoint.folder().string();
+  std::set<ParameterIdentity> model;
+  for (const ListedParameter& parameter : parameters_of(config)) model.insert(parameter.identity);
+  std::vector<std::string> absent;
+  for (const ParameterIdentity& identity : model)
+    if (!checkpoint.has(Content::weight, identity)) absent.push_back(to_text(identity));
+  if (!absent.empty()) {
+    if (is_one_of({Strictness::assume_ok_unexpected, Strictness::raise_unexpected, Strictness::raise_all})) {
+      const std::string pattern = checkpoint.pattern();
+      throw UserError("{}: {} parameters of this model are not in the checkpoint, {} first; {}", where, absent.size(),
+                      absent.front(),
+                      pattern.empty() ? "--dist-ckpt-strictness log_unexpected leaves them their initial values"
+                                      : fmt::format("it was saved with --pattern {}", pattern));
+    }
+    if (strictness != Strictness::ignore_all)
+      warn(fmt::format("{}: {} parameters are not in the checkpoint and keep their initial values: {}", where,
+                       absent.size(), some_of(absent)));
+  }
+  if (!is_one_of({Strictness::log_all, Strictness::raise_all})) return;
+  const std::vector<std::string> others = checkpoint.others(model);
+  if (others.empty()) return;
+  const std::string text =
+      fmt::format("{}: {} tensors of the checkpoint are not of this model: {}", where, others.size(), some_of(others));
+  if (strictness == Strictness::raise_all)
+    throw UserError("{}; --dist-ckpt-strictness raise_unexpected leaves them alone", text);
+  warn(text);
+}
+
+// Before weights are changed.
+void check_moments(const Session& session, const ModelParameters& parameters, const CheckpointReader& checkpoint) {
+  const std::vector<ParameterTensor>& tensors = session.module().parameters;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    for (Content content : {Content::first_moment, Content::second_moment}) {
+      if (!parameters.has(TensorId(static_cast<std::int64_t>(i)), content)) continue;
+      for (const ParameterPart& part : tensors[i].parts) {
+        if (checkpoint.has(content, part.identity) || !checkpoint.has(Content::weight, part.identity)) continue;
+        const std::string problem = checkpoint.optimizer_problem();
+        if (!problem.empty()) throw UserError("{}: {}", checkpoint.folder().string(), problem);
+        throw UserError(
+            "{}: the optimizer's state is not in the checkpoint (the {} of {}); load it with --no-load-optim or "
+            "--finetune",
+            checkpoint.folder().string(), name_of(content), to_text(part.identity));
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void save_checkpoint(Session& session, const SaveOptions& options, const RunPosition& position,
@@ -99,85 +167,33 @@ void save_checkpoint(Session& session, const SaveOptions& options, const RunPosi
   session.ranks().wait_for_all();
 }
 
-RunPosition load_checkpoint(Session& session, const RunCheckpoint& checkpoint, bool optimizer) {
-  const std::string where = checkpoint.folder().string();
-  const std::vector<ParameterTensor>& tensors = session.module().parameters;
-  std::vector<std::string> missing;
-  for (const ParameterTensor& tensor : tensors)
-    for (const ParameterPart& part : tensor.parts)
-      if (const std::string name = tensor_name(Content::weight, part.identity); !checkpoint.has(name))
-        missing.push_back(to_text(part.identity));
-  if (!missing.empty())
-    throw UserError(
-        "{}: {} parameters of this model are not in the checkpoint, {} first; it was saved with --pattern {}", where,
-        missing.size(), missing.front(), checkpoint.description().config.pattern);
+RunPosition load_checkpoint(Session& session, const CheckpointReader& checkpoint, const LoadOptions& options) {
+  check_names(session.options().config, checkpoint, options);
+  const ModelParameters& parameters = session.parameters();
+  const bool optimizer = options.optimizer && checkpoint.of_run();
+  if (optimizer) check_moments(session, parameters, checkpoint);
+  const RunPosition position = checkpoint.position();
 
   session.set_parameters([&](const ParameterPart& part, HostTensor& values) {
-    checkpoint.read(tensor_name(Content::weight, part.identity), part, values);
+    if (checkpoint.has(Content::weight, part.identity))
+      checkpoint.read(Content::weight, part, values);
+    else
+      initialise(part, options.seed, values);
   });
-  const std::optional<SavedRun> run = checkpoint.run();
-  if (!run) return {};
-  const RunPosition position = run->position;
   if (!optimizer) return position;
-  const ModelParameters& parameters = session.parameters();
+  const std::vector<ParameterTensor>& tensors = session.module().parameters;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const TensorId id(static_cast<std::int64_t>(i));
     for (Content content : {Content::first_moment, Content::second_moment}) {
       if (!parameters.has(id, content)) continue;
       HostTensor values(parameters.type_of(id, content), tensors[i].shape.elements());
-      for (const ParameterPart& part : tensors[i].parts) {
-        const std::string name = tensor_name(content, part.identity);
-        if (!checkpoint.has(name))
-          throw UserError(
-              "{}: the optimizer's state is not in the checkpoint ('{}'); load it with --no-load-optim or "
-              "--finetune",
-              where, name);
-        checkpoint.read(name, part, values);
-      }
+      for (const ParameterPart& part : tensors[i].parts)
+        if (checkpoint.has(content, part.identity)) checkpoint.read(content, part, values);
       parameters.write(id, content, values);
     }
   }
   session.set_steps_taken(position.optimizer_steps);
   return position;
-}
-
-std::unique_ptr<RunCheckpoint> find_checkpoint(const std::filesystem::path& dir, std::optional<std::int64_t> step,
-                                               bool last_complete) {
-  if (step) {
-    const std::filesystem::path folder = checkpoint_folder(dir, *step);
-    if (!std::filesystem::exists(folder)) {
-      std::vector<std::string> there;
-      for (std::int64_t iteration : checkpoints_in(dir)) there.push_back(fmt::format("{}", iteration));
-      throw UserError("--ckpt-step {}: there is no {}; the checkpoints in {} are of iterations {}", *step,
-                      folder.string(), dir.string(), there.empty() ? "none" : join(there, ", "));
-    }
-    return std::make_unique<RunCheckpoint>(folder);
-  }
-  if (last_complete) {
-    std::vector<std::int64_t> iterations = checkpoints_in(dir);
-    for (; !iterations.empty(); iterations.pop_back()) {
-      try {
-        auto checkpoint = std::make_unique<RunCheckpoint>(checkpoint_folder(dir, iterations.back()));
-        checkpoint->verify();
-        return checkpoint;
-      } catch (const UserError& error) {
-        fmt::print(stderr, "warning: {}; looking for an older checkpoint\n", error.what());
-      }
-    }
-    return nullptr;
-  }
-  const std::optional<std::int64_t> latest = latest_checkpoint(dir);
-  if (!latest) {
-    const std::optional<std::filesystem::path> itself = checkpoint_in(dir);
-    return itself ? std::make_unique<RunCheckpoint>(*itself) : nullptr;
-  }
-  const std::filesystem::path folder = checkpoint_folder(dir, *latest);
-  if (!std::filesystem::exists(folder / manifest_name))
-    throw UserError(
-        "{} names iteration {}, but {} is not a complete checkpoint; --load-last-complete takes the newest that is, "
-        "--ckpt-step N another",
-        (dir / "latest_checkpointed_iteration.txt").string(), *latest, folder.string());
-  return std::make_unique<RunCheckpoint>(folder);
 }
 
 }  // namespace weft

@@ -2,12 +2,13 @@
 #pragma once
 
 #include <filesystem>
-#include <optional>
 #include <string>
 
+#include "weft/checkpoint/find_checkpoint.h"
 #include "weft/checkpoint/run_checkpoint.h"
 #include "weft/checkpoint/run_position.h"
 #include "weft/train/session.h"
+#include "weft/train/strictness.h"
 
 namespace weft {
 
@@ -26,14 +27,16 @@ struct SaveOptions {
 void save_checkpoint(Session& session, const SaveOptions& options, const RunPosition& position,
                      const std::string& arguments);
 
-// Sets weights and, if asked for, the optimizer's state; each rank reads what it holds. Returns where the run stood; a model
-// that no run has saved begins anew. UserError for what the checkpoint lacks or has in another shape.
-RunPosition load_checkpoint(Session& session, const RunCheckpoint& checkpoint, bool optimizer);
+struct LoadOptions {
+  bool optimizer = true;  // its state, too
+  Strictness strictness = Strictness::assume_ok_unexpected;
+  std::uint64_t seed = 0;  // of initial values
+  Warn warn = {};
+};
 
-// The checkpoint in `dir` that a run goes on from: of iteration `step` if given, or the one the tracker names, or `dir`
-// itself where it is one; with last_complete the newest that is whole, whatever the tracker names. Nothing where there is
-// no checkpoint at all.
-std::unique_ptr<RunCheckpoint> find_checkpoint(const std::filesystem::path& dir, std::optional<std::int64_t> step,
-                                               bool last_complete);
+// Sets weights and, if asked for, the optimizer's state; each rank reads what it holds. Returns where the run stood; a model
+// that no run has saved begins anew. UserError for what the checkpoint lacks or has in another shape, before anything is
+// changed.
+RunPosition load_checkpoint(Session& session, const CheckpointReader& checkpoint, const LoadOptions& options = {});
 
 }  // namespace weft

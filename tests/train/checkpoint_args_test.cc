@@ -1,0 +1,122 @@
+// --use-checkpoint-args: the model comes from the checkpoint, and flags only add.
+#include "weft/train/checkpoint_args.h"
+
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/data/temporary_folder.h"
+#include "tests/train/parsed_options.h"
+#include "weft/base/error.h"
+
+namespace weft {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::string golden(const std::string& name) {
+  return (std::filesystem::path(WEFT_SOURCE_DIR) / "tests/golden/torch_dist" / name).string();
+}
+
+TEST(CheckpointArgs, a_model_of_megatrons_is_that_of_its_args) {
+  for (const char* name : {"hybrid", "gpt", "flat_bf16"}) {
+    SCOPED_TRACE(name);
+    const ParsedOptions parsed("--load " + golden(name) + " --use-checkpoint-args --seq-length 64 --mock-data");
+    const ModelConfig config = model_config(parsed.options);
+    EXPECT_EQ(config.pattern, std::string(name) == "flat_bf16" ? "*E*E" : "[*E][*E]");
+    EXPECT_EQ(config.hidden, 32);
+    EXPECT_EQ(config.vocabulary, std::string(name) == "gpt" ? 97 : 96);
+    EXPECT_EQ(config.attention.heads, 4);
+    EXPECT_EQ(config.attention.kv_heads, 2);
+    EXPECT_EQ(config.attention.head_dim, 16);
+    EXPECT_TRUE(config.attention.qk_norm);
+    EXPECT_FALSE(config.attention.qkv_bias);
+    EXPECT_EQ(config.attention.rope.base, 10000);
+    EXPECT_EQ(config.norm_epsilon, 1e-6);
+    EXPECT_FALSE(config.tied_embeddings);
+    EXPECT_EQ(config.experts.experts, 8);
+    EXPECT_EQ(config.experts.ffn, 24);
+    EXPECT_EQ(config.experts.router.k, 2);
+    EXPECT_TRUE(config.experts.router.choose_first);
+    EXPECT_EQ(config.experts.activation.kind, ActivationKind::swiglu);
+    EXPECT_EQ(config.experts.balance.aux_loss, 0);
+    EXPECT_EQ(config.max_positions, 128);
+    ASSERT_EQ(parsed.flags.notes().size(), 1u);
+    EXPECT_THAT(parsed.flags.notes()[0], HasSubstr("--use-checkpoint-args: " + golden(name) + "/iter_0000007 gives "));
+    EXPECT_THAT(parsed.flags.notes()[0], HasSubstr("--num-experts 8"));
+    EXPECT_EQ(parsed.flags.flag("--hidden-size").origin.text(), golden(name) + "/iter_0000007 (hidden_size)");
+  }
+}
+
+TEST(CheckpointArgs, a_flag_may_repeat_what_the_checkpoint_says_but_not_contradict_it) {
+  const std::string load = "--load " + golden("hybrid") + " --use-checkpoint-args --seq-length 64 --mock-data";
+  const ParsedOptions parsed(load + " --hidden-size 32 --lr 0.5");
+  EXPECT_EQ(parsed.options.model.hidden_size, 32);
+  EXPECT_EQ(parsed.options.optimizer.lr, 0.5);
+  EXPECT_EQ(problem_of(load + " --hidden-size 64"),
+            "--hidden-size 64: " + golden("hybrid") +
+                "/iter_0000007 (hidden_size) has 32; drop the flag, or --use-checkpoint-args");
+}
+
+TEST(CheckpointArgs, need_a_checkpoint) {
+  EXPECT_THAT(problem_of("--use-checkpoint-args"), HasSubstr("set --load DIR"));
+  const TemporaryFolder folder;
+  const ParsedOptions parsed("--load " + folder.file("none") + " --use-checkpoint-args");
+  EXPECT_THAT(parsed.flags.notes(), ElementsAre("--use-checkpoint-args: there is no checkpoint in " +
+                                                folder.file("none") + "; the flags make the model"));
+}
+
+// name -> flag and value
+std::map<std::string, std::string> flags_in(const Json& args) {
+  std::map<std::string, std::string> flags;
+  for (const CheckpointArg& arg : model_flags_of_megatron(args)) {
+    std::string text;
+    for (const std::string& word : arg.value.words) text += (text.empty() ? "" : " ") + word;
+    flags[arg.flag] = text;
+  }
+  return flags;
+}
+
+TEST(CheckpointArgs, layers_of_a_transformer_are_flags_that_make_the_pattern) {
+  const auto flags = flags_in(Json::parse(R"({"num_layers": 4, "num_experts": 8, "moe_layer_freq": [0, 1, 1, 1],
+      "multi_latent_attention": true, "mtp_num_layers": 2, "q_lora_rank": 1536, "kv_channels": 128,
+      "rope_type": "yarn", "rotary_scaling_factor": 40.0, "qk_layernorm": true, "swiglu": true,
+      "moe_router_load_balancing_type": ["seq_aux_loss", "aux_loss"], "moe_aux_loss_coeff": [0.001, 0.01],
+      "vocab_size": null, "padded_vocab_size": 129280})"));
+  EXPECT_EQ(flags.at("--num-layers"), "4");
+  EXPECT_EQ(flags.at("--moe-layer-freq"), "[0,1,1,1]");
+  EXPECT_EQ(flags.at("--multi-latent-attention"), "true");
+  EXPECT_EQ(flags.at("--mtp-num-layers"), "2");
+  EXPECT_EQ(flags.at("--q-lora-rank"), "1536");
+  EXPECT_EQ(flags.at("--rotary-scaling-factor"), "40");
+  EXPECT_EQ(flags.at("--moe-router-load-balancing-type"), "seq_aux_loss aux_loss");
+  EXPECT_EQ(flags.at("--moe-aux-loss-coeff"), "0.001 0.01");
+  EXPECT_EQ(flags.at("--vocab-size"), "129279");
+  EXPECT_FALSE(flags.contains("--kv-channels"));   // of latent attention it says nothing
+  EXPECT_FALSE(flags.contains("--qk-layernorm"));  // there always
+}
+
+TEST(CheckpointArgs, what_weft_does_not_have_is_refused_by_its_name) {
+  const auto refusal = [](const char* args) {
+    Json json = Json::parse(args);
+    json["num_layers"] = 2;
+    return message_of<UserError>([&] { model_flags_of_megatron(json); });
+  };
+  EXPECT_EQ(refusal(R"({"normalization": "LayerNorm"})"),
+            "normalization is LayerNorm: Weft has only RMSNorm; a model of flags must do without");
+  EXPECT_THAT(refusal(R"({"attention_dropout": 0.1})"), HasSubstr("attention_dropout is 0.1: Weft has no dropout"));
+  EXPECT_THAT(refusal(R"({"moe_mlp_glu_interleave_size": 32})"), HasSubstr("moe_mlp_glu_interleave_size is 32"));
+  EXPECT_THAT(refusal(R"({"multi_latent_attention": true, "qk_layernorm": false})"),
+              HasSubstr("qk_layernorm is false"));
+  EXPECT_THAT(refusal(R"({"is_hybrid_model": true, "hybrid_layer_pattern": null})"),
+              HasSubstr("hybrid_layer_pattern is None"));
+  EXPECT_EQ(refusal(R"({"attention_dropout": 0.0, "hidden_dropout": 0, "fp32_residual_connection": false})"), "");
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,148 @@
+#include "weft/train/checkpoint_args.h"
+
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "weft/base/error.h"
+#include "weft/base/text.h"
+#include "weft/checkpoint/find_checkpoint.h"
+
+namespace weft {
+namespace {
+
+using Form = FlagValue::Form;
+
+// Of Weft's flags those that make the model, but for the ones that --pattern replaces.
+bool makes_model(const Flag& flag) {
+  for (const char* name : {"--num-layers", "--multi-latent-attention", "--experimental-attention-variant",
+                           "--linear-attention-freq", "--moe-layer-freq", "--mtp-num-layers"})
+    if (flag.name == name) return false;
+  for (const char* name : {"--vocab-size", "--tokenizer-type", "--make-vocab-size-divisible-by"})
+    if (flag.name == name) return true;
+  for (const char* section :
+       {"Model", "Attention", "Multi-latent attention", "Experts", "Recurrent layers", "Balance of experts"})
+    if (flag.section == section) return true;
+  return false;
+}
+
+FlagValue value_of(const Flag& flag, const std::string& text) {
+  if (flag.kind == FlagKind::toggle) return {Form::boolean, {text}};
+  if (flag.kind == FlagKind::list) return {Form::words, split(text, ' ')};
+  return {Form::words, {text}};
+}
+
+}  // namespace
+
+std::vector<CheckpointArg> model_flags_of_weft(const Json& arguments) {
+  TrainOptions options;
+  FlagTable flags("");
+  add_train_flags(flags, options);
+  std::vector<CheckpointArg> args;
+  for (const Flag& flag : flags.flags()) {
+    if (flag.kind == FlagKind::foreign || !makes_model(flag)) continue;
+    const auto at = arguments.find(flag.key());
+    if (at == arguments.end() || !at->is_string()) continue;
+    const std::string text = at->get<std::string>();
+    if (!text.empty() && text != flag.show()) args.push_back({flag.key(), flag.name, value_of(flag, text)});
+  }
+  return args;
+}
+
+namespace {
+
+// What the checkpoint says, as if it were written.
+std::vector<FlagAssignment> assignments_of(const CheckpointPlace& place) {
+  const std::string where = place.folder.string();
+  const Json arguments = arguments_of(place);
+  if (arguments.empty())
+    throw UserError("{} does not say with which flags it was made; describe the model by flags", where);
+  std::vector<FlagAssignment> assignments;
+  try {
+    for (CheckpointArg& arg :
+         place.form == CheckpointForm::weft ? model_flags_of_weft(arguments) : model_flags_of_megatron(arguments))
+      assignments.push_back(
+          {arg.flag,
+           std::move(arg.value),
+           {.source = FlagOrigin::Source::checkpoint, .where = fmt::format("{} ({})", where, arg.name)}});
+  } catch (const UserError& error) {
+    throw UserError("{}: {}", where, error.what());
+  }
+  return assignments;
+}
+
+std::string shown(const FlagAssignment& assignment) {
+  return fmt::format("{} {}: {}", assignment.spelling, join(assignment.value.words, " "), assignment.origin.where);
+}
+
+}  // namespace
+
+TrainOptions options_of_megatron(const CheckpointPlace& place) {
+  TrainOptions options;
+  FlagTable flags("");
+  add_train_flags(flags, options);
+  std::vector<std::string> problems;
+  for (const FlagAssignment& assignment : assignments_of(place)) {
+    try {
+      flags.apply({&assignment, 1});
+    } catch (const UserError& error) {
+      problems.push_back(fmt::format("{}: {}", shown(assignment), error.what()));
+    }
+  }
+  throw_problems(problems);
+  resolve(options);
+  check_config(model_config(options));
+  return options;
+}
+
+std::string flags_of_run(TrainOptions options) {
+  FlagTable flags("weft train");
+  add_train_flags(flags, options);
+  nlohmann::json arguments = nlohmann::json::object();
+  for (const Flag& flag : flags.flags())
+    if (flag.kind != FlagKind::foreign && flag.show) arguments[flag.key()] = flag.show();
+  return arguments.dump();
+}
+
+void take_checkpoint_args(FlagTable& flags, const TrainOptions& options) {
+  const CheckpointOptions& checkpoint = options.checkpoint;
+  if (!checkpoint.use_checkpoint_args || checkpoint.load.empty()) return;
+  const std::optional<CheckpointPlace> place =
+      find_checkpoint(checkpoint.load, checkpoint.ckpt_step > 0 ? std::optional(checkpoint.ckpt_step) : std::nullopt,
+                      checkpoint.load_last_complete);
+  if (!place) {
+    flags.note(
+        fmt::format("--use-checkpoint-args: there is no checkpoint in {}; the flags make the model", checkpoint.load));
+    return;
+  }
+  const std::string where = place->folder.string();
+  if (!options.model.hf.empty())
+    throw UserError("--hf {} and --use-checkpoint-args ({}) both decide the model; drop one of the two",
+                    options.model.hf, where);
+  TrainOptions theirs;
+  FlagTable table("");
+  add_train_flags(table, theirs);
+  std::vector<std::string> problems, taken;
+  for (const FlagAssignment& assignment : assignments_of(*place)) {
+    try {
+      table.apply({&assignment, 1});
+    } catch (const UserError& error) {
+      problems.push_back(fmt::format("{}: {}", shown(assignment), error.what()));
+      continue;
+    }
+    const std::string value = table.flag(assignment.spelling).show(), here = flags.flag(assignment.spelling).show();
+    if (value == here) continue;
+    if (flags.is_set(assignment.spelling)) {
+      problems.push_back(fmt::format("{} {}: {} has {}; drop the flag, or --use-checkpoint-args", assignment.spelling,
+                                     here, assignment.origin.where, value));
+      continue;
+    }
+    flags.apply({&assignment, 1});
+    taken.push_back(fmt::format("{} {}", assignment.spelling, value));
+  }
+  throw_problems(problems);
+  flags.note(fmt::format("--use-checkpoint-args: {} gives {}", where,
+                         taken.empty() ? "nothing that differs from the flags" : join(taken, ", ")));
+}
+
+}  // namespace weft

@@ -1,0 +1,19 @@
+// --dist-ckpt-strictness: what a checkpoint may lack or have beyond the model.
+#pragma once
+
+#include <cstdint>
+
+namespace weft {
+
+// What becomes of parameters that the checkpoint has not, and of tensors that nobody asks for: Megatron's words, where the
+// first are "unexpected" and the second "missing".
+enum class Strictness : std::uint8_t {
+  assume_ok_unexpected,  // the first are an error: they would keep their initial values
+  log_unexpected,        // the first are told, and keep their initial values
+  log_all,               // both are told
+  raise_unexpected,      // the first are an error
+  raise_all,             // both are
+  ignore_all,
+};
+
+}  // namespace weft

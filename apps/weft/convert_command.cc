@@ -11,6 +11,8 @@
 #include "weft/base/json.h"
 #include "weft/base/text.h"
 #include "weft/checkpoint/convert.h"
+#include "weft/checkpoint/megatron/megatron_source.h"
+#include "weft/train/checkpoint_args.h"
 #include "weft/train/flags.h"
 
 namespace weft {
@@ -51,6 +53,16 @@ void report(const ConvertOptions& options, const ConvertResult& result, bool jso
              human_bytes(static_cast<double>(result.bytes)), result.files, result.files == 1 ? "" : "s");
 }
 
+// The model is that of the checkpoint's args.
+std::unique_ptr<ModelSource> open_megatron_of_args(const std::filesystem::path& folder) {
+  const std::optional<CheckpointPlace> place = find_checkpoint(folder);
+  if (!place || place->form != CheckpointForm::megatron)
+    throw UserError("--in {}: there is no checkpoint of Megatron's{}", folder.string(),
+                    place ? "; it is Weft's, read with --from weft" : "");
+  const TrainOptions options = options_of_megatron(*place);
+  return open_megatron(*place, model_config(options), flags_of_run(options));
+}
+
 }  // namespace
 
 int run_convert_command(std::span<const std::string> words) {
@@ -66,13 +78,14 @@ int run_convert_command(std::span<const std::string> words) {
   using Format = std::optional<CheckpointFormat>;
   const std::vector<std::pair<std::string, Format>> formats = {{"hf", CheckpointFormat::hugging_face},
                                                                {"weft", CheckpointFormat::weft}};
-  const std::string megatron = "Megatron's own files are not read or written; use hf or weft";
-  flags
-      .choice(
-          "--from", from, formats,
-          "What is read: a Hugging Face folder, or a Weft checkpoint: of a model or of a run, the last in its folder.")
-      .lacks("megatron", megatron);
-  flags.choice("--to", to, formats, "What is written.").lacks("megatron", megatron);
+  auto formats_read = formats;
+  formats_read.emplace_back("megatron", CheckpointFormat::megatron);
+  flags.choice(
+      "--from", from, formats_read,
+      "What is read: a Hugging Face folder, or a checkpoint of Weft or Megatron (torch_dist): of a model or of a "
+      "run, the last in its folder.");
+  flags.choice("--to", to, formats, "What is written.")
+      .lacks("megatron", "Megatron's files are read, not written; use hf or weft");
   flags.add("--in", in, "DIR", "The folder to read.");
   flags.add("--out", out, "DIR", "The folder to make; it must not exist, or be empty.");
   flags.choice("--experts", experts,
@@ -108,7 +121,9 @@ int run_convert_command(std::span<const std::string> words) {
     if (!progress) progress.emplace("written", static_cast<double>(total));
     progress->at(static_cast<double>(bytes));
   };
-  const ConvertResult result = convert_checkpoint(options);
+  const ConvertResult result = from == CheckpointFormat::megatron
+                                   ? convert_checkpoint(*open_megatron_of_args(options.in), options)
+                                   : convert_checkpoint(options);
   progress.reset();
   report(options, result, json);
   return 0;

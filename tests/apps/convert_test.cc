@@ -50,10 +50,35 @@ TEST_F(Convert, AWeftCheckpointIsTakenWhereAHuggingFaceModelIs) {
   EXPECT_THAT(expect_done({"check", "--hf", weft_}), HasSubstr("[+-][+E][+E]/[+E]/[+E]"));
 }
 
+TEST_F(Convert, MegatronsCheckpointsAreReadWithTheOptimizer) {
+  const Words probe = {"probe", "--tokens", golden("qwen3_moe/golden.safetensors"), "--json", "--hf"};
+  const auto loss_of = [&](const std::string& model) {
+    return parse_json(expect_done(probe + Words{model}), "probe").at("loss").get<double>();
+  };
+  const double expected = loss_of(golden("qwen3_moe"));
+  for (const std::string form : {"hybrid", "gpt", "flat_bf16"}) {
+    const std::string out = folder_.file(form);
+    EXPECT_THAT(expect_done(convert("megatron", golden("torch_dist/" + form), "weft", out)),
+                HasSubstr(form == "flat_bf16" ? out + ": *E*E\n" : out + ": [*E][*E]\n"));
+    if (form == "gpt") continue;                            // its model has an id more
+    EXPECT_NEAR(loss_of(out) / expected, 1, 1e-6) << form;  // of flat_bf16 by its masters
+  }
+  // A run goes on from it, and has the flags from it.
+  const Outcome trained =
+      run_weft({"train", "--load", folder_.file("hybrid"), "--use-checkpoint-args", "--seq-length", "16",
+                "--micro-batch-size", "1", "--train-iters", "8", "--mock-data", "--eval-iters", "0"});
+  EXPECT_EQ(trained.code, 0) << trained.err;
+  EXPECT_THAT(trained.err, HasSubstr("note: --use-checkpoint-args: " + folder_.file("hybrid") + " gives --pattern"));
+  EXPECT_THAT(trained.out, HasSubstr("loaded " + folder_.file("hybrid") + ", iteration 7"));
+  EXPECT_THAT(trained.out, HasSubstr("iteration        8/"));
+}
+
 TEST_F(Convert, WrongRequests) {
   expect_refused({"convert"}, {"say both formats: --from hf --to weft"});
   expect_refused({"convert", "--from", "hf", "--to", "weft"}, {"name both folders: --in DIR --out DIR"});
-  expect_refused({"convert", "--from", "megatron", "--to", "weft"}, {"Megatron's own files are not read or written"});
+  expect_refused({"convert", "--from", "hf", "--to", "megatron"}, {"Megatron's files are read, not written"});
+  expect_refused(convert("megatron", golden("llama"), "weft", weft_),
+                 {"--in " + golden("llama") + ": there is no checkpoint of Megatron's"});
   expect_refused({"convert", "--from", "gguf"}, {"--from"});
   expect_refused({"convert", "there"}, {"the folders are --in DIR and --out DIR"});
   expect_refused(convert("hf", golden("llama"), "weft", weft_) + Words{"--max-shard-size", "5 bananas"},

@@ -11,6 +11,8 @@ std::unique_ptr<ModelSource> open_source(const ConvertOptions& options) {
       return open_hugging_face(options.in);
     case CheckpointFormat::weft:
       return open_weft(options.in);
+    case CheckpointFormat::megatron:
+      break;  // its model is made of flags, which this folder does not know
   }
   WEFT_CHECK(false, "no such format");
 }
@@ -19,12 +21,18 @@ std::unique_ptr<ModelSource> open_source(const ConvertOptions& options) {
 
 ConvertResult convert_checkpoint(const ConvertOptions& options) {
   require_new_folder("--out", options.out);
-  const std::unique_ptr<ModelSource> source = open_source(options);
+  return convert_checkpoint(*open_source(options), options);
+}
+
+ConvertResult convert_checkpoint(const ModelSource& source, const ConvertOptions& options) {
+  require_new_folder("--out", options.out);
   switch (options.to) {
     case CheckpointFormat::hugging_face:
-      return write_hugging_face(*source, options);
+      return write_hugging_face(source, options);
     case CheckpointFormat::weft:
-      return write_weft(*source, options);
+      return write_weft(source, options);
+    case CheckpointFormat::megatron:
+      break;
   }
   WEFT_CHECK(false, "no such format");
 }

@@ -15,7 +15,7 @@
 
 namespace weft {
 
-enum class CheckpointFormat : std::uint8_t { hugging_face, weft };
+enum class CheckpointFormat : std::uint8_t { hugging_face, weft, megatron };
 
 struct ConvertOptions {
   CheckpointFormat from = CheckpointFormat::hugging_face, to = CheckpointFormat::weft;
@@ -34,6 +34,8 @@ struct ConvertResult {
 
 // UserError for what is wrong with the folders; then, and when writing fails, there is no `out`.
 ConvertResult convert_checkpoint(const ConvertOptions& options);
+// The same of a source that is open already; options.in and options.from do not count.
+ConvertResult convert_checkpoint(const ModelSource& source, const ConvertOptions& options);
 
 // To the folder options.out, from any source.
 ConvertResult write_hugging_face(const ModelSource& source, const ConvertOptions& options);  // convert_hugging_face.cc

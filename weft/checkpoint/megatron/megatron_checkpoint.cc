@@ -265,18 +265,55 @@ std::string MegatronCheckpoint::optimizer_problem() const {
       form);
 }
 
-void MegatronCheckpoint::read(Content content, const ParameterPart& part, HostTensor& tensor) const {
-  const std::vector<Place>* const places = places_of(content, part.identity);
+void MegatronCheckpoint::each_place(Content content, const ParameterIdentity& identity, const Shape& shape,
+                                    const VisitPlace& visit) const {
+  const std::vector<Place>* const places = places_of(content, identity);
   if (places == nullptr)
-    throw UserError("{}: there is no {} of {}", folder().string(), name_of(content), to_text(part.identity));
+    throw UserError("{}: there is no {} of {}", folder().string(), name_of(content), to_text(identity));
   for (const Place& place : *places) {
     for (const DiskPart* stored : place.parts) {
-      if (stored->parameter != part.shape)
+      if (stored->parameter != shape)
         throw UserError("{}: {} has the shape {} in '{}', but the model asks for {}", folder().string(),
-                        to_text(part.identity), to_text(stored->parameter), place.tensor->name, to_text(part.shape));
-      read_part(files_, *place.tensor, *stored, part, tensor);
+                        to_text(identity), to_text(stored->parameter), place.tensor->name, to_text(shape));
+      visit(place, *stored);
     }
   }
+}
+
+void MegatronCheckpoint::read(Content content, const ParameterPart& part, HostTensor& tensor) const {
+  each_place(content, part.identity, part.shape, [&](const Place& place, const DiskPart& stored) {
+    read_part(files_, *place.tensor, stored, part, tensor);
+  });
+}
+
+std::optional<StoredType> MegatronCheckpoint::type_of(Content content, const ParameterIdentity& identity) const {
+  const std::vector<Place>* const places = places_of(content, identity);
+  return places == nullptr ? std::nullopt : std::optional((*places)[0].tensor->type);
+}
+
+void MegatronCheckpoint::read(Content content, const ParameterIdentity& identity, const Shape& shape, StoredType type,
+                              std::span<std::byte> out) const {
+  const std::int64_t size = bits_of(type) / 8;
+  std::fill(out.begin(), out.end(), std::byte{0});  // rows of the vocabulary's padding
+  ParameterPart whole;
+  whole.identity = identity;
+  whole.shape = shape;
+  whole.box = Box::whole(shape);
+  each_place(content, identity, shape, [&](const Place& place, const DiskPart& stored) {
+    const StoredType from_type = place.tensor->type;
+    HostTensor values(from_type == StoredType::f64 ? DType::f64 : DType::f32, 0);
+    read_part(files_, *place.tensor, stored, whole, [&](const std::byte* from, std::int64_t to, std::int64_t count) {
+      std::byte* const place_in_out = out.data() + to * size;
+      if (from_type == type) {
+        std::copy_n(from, count * size, place_in_out);
+        return;
+      }
+      values.bytes.resize(static_cast<std::size_t>(count) * size_of(values.dtype));
+      const bool fits = convert(from_type, from, values.dtype, values.bytes.data(), count);
+      WEFT_CHECK(fits, "{}: {} as {}", place.tensor->name, name_of(from_type), name_of(values.dtype));
+      store(values.dtype, values.bytes.data(), type, place_in_out, count);
+    });
+  });
 }
 
 std::vector<CheckpointTensor> MegatronCheckpoint::tensors() const {

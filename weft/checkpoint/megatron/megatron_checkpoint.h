@@ -11,7 +11,13 @@
 
 #include <array>
 #include <deque>
+#include <functional>
 #include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "weft/checkpoint/checkpoint_reader.h"
 #include "weft/checkpoint/disk_tensor.h"
@@ -43,6 +49,11 @@ class MegatronCheckpoint : public CheckpointReader {
   bool has(Content content, const ParameterIdentity& identity) const override;
   std::string optimizer_problem() const override;
   void read(Content content, const ParameterPart& part, HostTensor& tensor) const override;
+  // The type that it is stored in; nothing: it is not there.
+  std::optional<StoredType> type_of(Content content, const ParameterIdentity& identity) const;
+  // Writes the whole parameter, [shape] of `type`, row-major: bit for bit where it is stored in that type.
+  void read(Content content, const ParameterIdentity& identity, const Shape& shape, StoredType type,
+            std::span<std::byte> out) const;
   std::vector<CheckpointTensor> tensors() const override;
   std::vector<std::string> others(const std::set<ParameterIdentity>& model) const override;
   void verify() const override { verify_tensors(files_); }
@@ -61,6 +72,9 @@ class MegatronCheckpoint : public CheckpointReader {
   void find_places(const std::vector<DiskTensor>& tensors, State state);
   void check_vocabulary(const ModelConfig& config, const std::string& key, std::int64_t rows) const;
   const std::vector<Place>* places_of(Content content, const ParameterIdentity& identity) const;
+  using VisitPlace = std::function<void(const Place& place, const DiskPart& stored)>;
+  void each_place(Content content, const ParameterIdentity& identity, const Shape& shape,
+                  const VisitPlace& visit) const;
 
   TorchDistCheckpoint files_;
   MasterWeights masters_;

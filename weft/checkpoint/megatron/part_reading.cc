@@ -29,7 +29,7 @@ std::array<int, Shape::max_dims> dims_of(const DiskPart& stored, std::int64_t ro
 }  // namespace
 
 void read_part(const TorchDistCheckpoint& files, const ShardedTensor& tensor, const DiskPart& stored,
-               const ParameterPart& wanted, HostTensor& values) {
+               const ParameterPart& wanted, const VisitElements& visit) {
   const Shape& shape = wanted.shape;
   WEFT_CHECK(stored.parameter == shape && shape.dims() > 0 && !stored.transposed, "{}: {} here, {} in {}",
              to_text(wanted.identity), to_text(shape), to_text(stored.parameter), tensor.name);
@@ -68,13 +68,18 @@ void read_part(const TorchDistCheckpoint& files, const ShardedTensor& tensor, co
     for (std::int64_t r = 0; r < read.size(); ++r) {
       const BoxRun run = read[r];
       places.within(run.logical, run.count, [&](const BoxRun& place) {
-        const std::int64_t from = run.tensor + place.logical - run.logical;
-        const bool fits =
-            convert(tensor.type, buffer.data() + from * element, values.dtype, values.at(place.tensor), place.count);
-        WEFT_CHECK(fits, "{}: {} as {}", tensor.name, name_of(tensor.type), name_of(values.dtype));
+        visit(buffer.data() + (run.tensor + place.logical - run.logical) * element, place.tensor, place.count);
       });
     }
   }
+}
+
+void read_part(const TorchDistCheckpoint& files, const ShardedTensor& tensor, const DiskPart& stored,
+               const ParameterPart& wanted, HostTensor& values) {
+  read_part(files, tensor, stored, wanted, [&](const std::byte* from, std::int64_t to, std::int64_t count) {
+    const bool fits = convert(tensor.type, from, values.dtype, values.at(to), count);
+    WEFT_CHECK(fits, "{}: {} as {}", tensor.name, name_of(tensor.type), name_of(values.dtype));
+  });
 }
 
 }  // namespace weft

@@ -1,0 +1,17 @@
+// A Megatron checkpoint as the source of a conversion.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "weft/checkpoint/find_checkpoint.h"
+#include "weft/checkpoint/model_source.h"
+
+namespace weft {
+
+// config: of the model that the checkpoint's args describe. arguments: the same as flags of Weft's, a JSON object. Weights are
+// the masters' where these are wider; state of the optimizer that cannot be read is left out.
+std::unique_ptr<ModelSource> open_megatron(const CheckpointPlace& place, const ModelConfig& config,
+                                           const std::string& arguments);
+
+}  // namespace weft

@@ -186,6 +186,26 @@ TEST(MegatronCheckpoint, experts_may_be_indexed_or_grouped_each_tensor_in_its_ow
   }
 }
 
+// With singleton_local_shards: every expert a key, and the gate's rows apart from the other's.
+TEST(MegatronCheckpoint, single_shards_have_the_gate_and_the_other_factor_as_keys) {
+  const ModelConfig config = small_config("[*E][*-]");
+  MadeTensors made = made_checkpoint(megatron_tensors(config, megatron_form(config)));
+  for (const char* prefix : {"", "optimizer.state.exp_avg.", "optimizer.state.exp_avg_sq."}) {
+    const std::string first = prefix + std::string("decoder.layers.0.mlp."), experts = first + "experts.experts.";
+    for (const char* name : {"linear_fc1.weight", "linear_fc1.bias", "linear_fc2.weight", "linear_fc2.bias"}) {
+      const auto of_expert = [&](std::size_t e) { return experts + std::to_string(e) + "." + name; };
+      cut_experts(made, experts + name, of_expert);
+      for (std::size_t e = 0; e < 3; ++e)
+        if (std::string(name).starts_with("linear_fc1")) cut_halves(made, of_expert(e));
+    }
+    cut_halves(made, first + "shared_experts.linear_fc1.weight");
+    cut_halves(made, prefix + std::string("decoder.layers.1.mlp.linear_fc1.weight"));
+  }
+  const ModelFolder folder;
+  write_made(folder, made);
+  expect_all(folder, config);
+}
+
 TEST(MegatronCheckpoint, a_grouped_tensor_is_read_even_where_indexed_ones_are_there_too) {
   const ModelConfig config = small_config("[*E]");
   MadeTensors made = made_checkpoint(megatron_tensors(config, megatron_form(config)));

@@ -67,6 +67,14 @@ void put_experts_below(MadeTensors& tensors, const std::string& name) {
   tensor.shape.erase(tensor.shape.begin());
 }
 
+void cut_halves(MadeTensors& tensors, const std::string& name) {
+  MadeTensor whole = taken(tensors, name);
+  const auto middle = whole.values.begin() + static_cast<std::ptrdiff_t>(whole.values.size() / 2);
+  whole.shape[0] /= 2;
+  tensors.push_back({name + "_w", whole.shape, {whole.values.begin(), middle}});
+  tensors.push_back({name + "_v", whole.shape, {middle, whole.values.end()}});
+}
+
 void join_rows(MadeTensors& tensors, const std::vector<std::string>& names, const std::string& joined) {
   MadeTensor whole{joined, {}, {}};
   for (const std::string& name : names) {

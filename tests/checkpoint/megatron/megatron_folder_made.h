@@ -26,6 +26,8 @@ MadeTensor& find_made(MadeTensors& tensors, const std::string& name);
 void cut_experts(MadeTensors& tensors, const std::string& name,
                  const std::function<std::string(std::size_t expert)>& name_of_expert);
 void put_experts_below(MadeTensors& tensors, const std::string& name);
+// The halves of a tensor's rows, "NAME_w" and "NAME_v".
+void cut_halves(MadeTensors& tensors, const std::string& name);
 // Several tensors as the rows of one.
 void join_rows(MadeTensors& tensors, const std::vector<std::string>& names, const std::string& joined);
 

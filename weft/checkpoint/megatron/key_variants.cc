@@ -77,20 +77,48 @@ std::vector<std::string> expert_names(const std::string& name, std::int64_t expe
           inside("experts.")};
 }
 
+// The gate's rows and the other's as a key each, "..._w" and "..._v": as Megatron saves them where every shard is single.
+std::vector<DiskTensor> gate_and_up(const DiskTensor& tensor, const KeyVariants::Find& there) {
+  const std::string_view name = tensor.name;
+  const std::size_t linear = name.find(".linear_fc1.");
+  if (linear == std::string_view::npos || there(tensor.name + "_w") == nullptr || there(tensor.name + "_v") == nullptr)
+    return {};
+  const bool bias = name.find(".bias", linear) != std::string_view::npos;
+  const int axis = tensor.shape.dims() - (bias ? 1 : 2);
+  const auto a = static_cast<std::size_t>(axis);
+  const std::int64_t half = tensor.shape[axis] / 2;
+  Shape shape;
+  for (int d = 0; d < tensor.shape.dims(); ++d) shape.append(d == axis ? half : tensor.shape[d]);
+  std::vector<DiskTensor> halves = {{tensor.name + "_w", shape, {}, tensor.type, false},
+                                    {tensor.name + "_v", shape, {}, tensor.type, false}};
+  for (DiskPart part : tensor.parts) {
+    const bool upper = part.begin[a] >= half;
+    if (!upper && part.begin[a] + part.extent[axis] > half) return {};  // not gated
+    if (upper) part.begin[a] -= half;
+    halves[upper ? 1 : 0].parts.push_back(part);
+  }
+  return halves;
+}
+
 std::vector<DiskTensor> experts_one_by_one(const DiskTensor& tensor, int axis, const KeyVariants::Find& there) {
   const auto experts = static_cast<std::size_t>(tensor.shape[axis]);
-  std::vector<DiskTensor> found;
+  std::vector<DiskTensor> each(experts, {"", without_axis(tensor.shape, axis), {}, tensor.type, false});
+  for (const DiskPart& part : tensor.parts)
+    each[static_cast<std::size_t>(part.identity.expert)].parts.push_back(without_axis(part, axis));
   for (std::size_t form = 0; form < 4; ++form) {
-    found.clear();
-    for (std::size_t e = 0; e < experts; ++e) {
-      std::string name = expert_names(tensor.name, static_cast<std::int64_t>(e))[form];
-      if (there(name) == nullptr) break;
-      found.push_back({std::move(name), without_axis(tensor.shape, axis), {}, tensor.type, false});
+    std::vector<DiskTensor> found;
+    std::size_t complete = 0;
+    for (; complete < experts; ++complete) {
+      each[complete].name = expert_names(tensor.name, static_cast<std::int64_t>(complete))[form];
+      if (there(each[complete].name) != nullptr) {
+        found.push_back(each[complete]);
+        continue;
+      }
+      std::vector<DiskTensor> halves = gate_and_up(each[complete], there);
+      if (halves.empty()) break;
+      for (DiskTensor& half : halves) found.push_back(std::move(half));
     }
-    if (found.size() != experts) continue;
-    for (const DiskPart& part : tensor.parts)
-      found[static_cast<std::size_t>(part.identity.expert)].parts.push_back(without_axis(part, axis));
-    return found;
+    if (complete == experts) return found;
   }
   return {};
 }
@@ -146,6 +174,7 @@ std::vector<DiskTensor> KeyVariants::find(const DiskTensor& tensor, const Find& 
     }
     return {found};
   }
+  if (std::vector<DiskTensor> halves = gate_and_up(tensor, there); !halves.empty()) return halves;
   if (axis) return experts_one_by_one(tensor, *axis, there);
   return in_one_piece(tensor, there);
 }

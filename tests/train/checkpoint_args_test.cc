@@ -1,8 +1,10 @@
 // --use-checkpoint-args: the model comes from the checkpoint, and flags only add.
 #include "weft/train/checkpoint_args.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -99,6 +101,43 @@ TEST(CheckpointArgs, layers_of_a_transformer_are_flags_that_make_the_pattern) {
   EXPECT_EQ(flags.at("--vocab-size"), "129279");
   EXPECT_FALSE(flags.contains("--kv-channels"));   // of latent attention it says nothing
   EXPECT_FALSE(flags.contains("--qk-layernorm"));  // there always
+}
+
+// A new flag of the model needs a line in the table, or a reason here.
+TEST(CheckpointArgs, every_flag_of_the_model_has_an_arg) {
+  TrainOptions options;
+  FlagTable flags("");
+  add_train_flags(flags, options);
+  Json args = {{"rope_type", "yarn"},
+               {"group_query_attention", true},
+               {"window_size", {127, 0}},
+               {"swiglu", true},
+               {"untie_embeddings_and_output_weights", true},
+               {"position_embedding_type", "yarn"}};
+  std::set<std::string> of_model;
+  for (const Flag& flag : flags.flags()) {
+    if (flag.kind == FlagKind::foreign) continue;
+    for (const char* section :
+         {"Model", "Attention", "Multi-latent attention", "Experts", "Recurrent layers", "Balance of experts"})
+      if (flag.section == section) of_model.insert(flag.name);
+    std::string name = flag.key();
+    std::replace(name.begin(), name.end(), '-', '_');
+    if (!args.contains(name)) args[name] = flag.kind == FlagKind::toggle ? Json(true) : Json("1");
+  }
+  for (const char* pattern : {"M*G-E", "+D-E"}) {
+    args["hybrid_layer_pattern"] = pattern;
+    for (const auto& [flag, value] : flags_in(args)) of_model.erase(flag);
+  }
+  args.erase("hybrid_layer_pattern");
+  for (const char* name : {"num_experts", "num_layers", "mtp_num_layers"}) args[name] = 2;
+  for (const auto& [flag, value] : flags_in(args)) of_model.erase(flag);
+  EXPECT_THAT(of_model,
+              testing::IsSubsetOf({"--hf",                                  // not Megatron's
+                                   "--hf-family",                           // not Megatron's
+                                   "--group-query-attention",               // by --num-query-groups
+                                   "--mamba-chunk-size",                    // rounding alone
+                                   "--moe-router-norm-topk",                // follows from the score function there
+                                   "--moe-router-force-load-balancing"}));  // for measurements
 }
 
 TEST(CheckpointArgs, what_weft_does_not_have_is_refused_by_its_name) {

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "apps/weft/commands.h"
+#include "apps/weft/file_signals.h"
 #include "weft/base/error.h"
 #include "weft/base/text.h"
 #include "weft/train/options_fields.h"
@@ -58,6 +59,7 @@ void flush_output() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  weft::report_file_signals();
   try {
     const int code = dispatch({argv + 1, argv + argc});
     flush_output();

@@ -175,6 +175,8 @@ std::vector<std::int64_t> IndexedDataset::document_boundaries() const {
 template <class Token>
 void IndexedDataset::read_as(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const {
   const auto start = static_cast<std::size_t>(pointer(sequence)) + static_cast<std::size_t>(offset) * sizeof(Token);
+  if (const std::size_t size = token_file_.bytes().size(); start > size || out.size() > (size - start) / sizeof(Token))
+    throw changed();
   for (std::size_t i = 0; i < out.size(); ++i) {
     const auto token = static_cast<std::int64_t>(load<Token>(token_file_.bytes(), start + i * sizeof(Token)));
     if (token < 0 || token >= vocabulary_size_) {
@@ -188,11 +190,15 @@ void IndexedDataset::read_as(std::int64_t sequence, std::int64_t offset, std::sp
   }
 }
 
+RunError IndexedDataset::changed() const {
+  return RunError("{} is no longer what it was when the run began: somebody has changed it; put it back as it was",
+                  index_path_.string());
+}
+
 void IndexedDataset::read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const {
   WEFT_CHECK(sequence >= 0 && sequence < sequences_, "sequence {} of {}", sequence, sequences_);
-  WEFT_CHECK(offset >= 0 && offset + static_cast<std::int64_t>(out.size()) <= length(sequence),
-             "tokens [{}, {}) of a sequence of {}", offset, offset + static_cast<std::int64_t>(out.size()),
-             length(sequence));
+  // Samples are made from the lengths that the file had when it was opened.
+  if (offset < 0 || offset + static_cast<std::int64_t>(out.size()) > length(sequence)) throw changed();
   switch (type_) {
     case TokenType::u8:
       return read_as<std::uint8_t>(sequence, offset, out);

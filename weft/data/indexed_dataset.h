@@ -3,7 +3,8 @@
 //
 // Opening checks everything that can be checked without reading tokens: magic, version, token type, counts against the
 // size of the file, lengths, pointers, document boundaries, the size of the .bin. Tokens are checked against the
-// vocabulary when they are read. Every failure is a UserError that names the file and the place.
+// vocabulary when they are read. Every failure is a UserError that names the file and the place; a file that is changed
+// later a RunError.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "weft/base/error.h"
 #include "weft/base/file.h"
 #include "weft/data/documents.h"
 
@@ -47,6 +49,7 @@ class IndexedDataset final : public Documents {
 
  private:
   std::int64_t pointer(std::int64_t sequence) const;  // byte offset in the .bin
+  RunError changed() const;
   void check_header();
   void check_sequences();
   template <class Token>

@@ -58,7 +58,7 @@ TEST(OptionsForeign, SizesOfOtherAxesMayBeOne) {
 }
 
 TEST(OptionsForeign, WhatIsNotDoneWithCheckpointsYet) {
-  for (const std::string flag : {"--async-save", "--pretrained-checkpoint d"})
+  for (const std::string flag : {"--exit-on-missing-checkpoint", "--pretrained-checkpoint d"})
     EXPECT_EQ(error_of(flag), flag +
                                   ": Weft does not do this with checkpoints yet; drop the flag (--save, "
                                   "--save-interval and --load save and go on)");

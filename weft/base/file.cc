@@ -30,8 +30,8 @@ std::string read_file(const std::filesystem::path& file) {
   }
 }
 
-void write_file_atomically(const std::filesystem::path& file, std::string_view bytes) {
-  NewFile out(file);
+void write_file_atomically(const std::filesystem::path& file, std::string_view bytes, const FileSystem& files) {
+  NewFile out(file, files);
   out.write(std::as_bytes(std::span(bytes)));
   out.commit();
 }
@@ -51,30 +51,30 @@ int output_of(const std::string& file) {
 
 }  // namespace
 
-NewFile::NewFile(const std::filesystem::path& file) : file_(file.string()) {
+NewFile::NewFile(const std::filesystem::path& file, const FileSystem& files) : files_(files), file_(file.string()) {
   namespace fs = std::filesystem;
   std::error_code error;  // ignored: opening fails for the same reason
   if (const int output = output_of(file_); output >= 0) {
     std::fflush(stdout);
     fd_ = ::dup(output);
   } else if (fs::is_other(fs::status(file, error))) {
-    fd_ = ::open(file_.c_str(), O_WRONLY | O_CLOEXEC);
+    fd_ = files_.open(file_, O_WRONLY);
   } else {
     if (fs::is_symlink(fs::symlink_status(file, error))) file_ = fs::weakly_canonical(file, error).string();
     temporary_ = fmt::format("{}.tmp-{}", file_, ::getpid());
-    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    fd_ = files_.open(temporary_, O_WRONLY | O_CREAT | O_TRUNC);
   }
   if (fd_ < 0) fail("open");
 }
 
 NewFile::~NewFile() {
-  if (fd_ >= 0) ::close(fd_);
-  if (!committed_ && !temporary_.empty()) ::unlink(temporary_.c_str());
+  if (fd_ >= 0) files_.close(fd_);
+  if (!committed_ && !temporary_.empty()) files_.remove_all(temporary_);
 }
 
 void NewFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t n = ::write(fd_, bytes.data(), std::min<std::size_t>(bytes.size(), std::size_t{1} << 30));
+    const std::ptrdiff_t n = files_.write(fd_, bytes.data(), std::min<std::size_t>(bytes.size(), std::size_t{1} << 30));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail("write");
     bytes = bytes.subspan(static_cast<std::size_t>(n));
@@ -82,13 +82,13 @@ void NewFile::write(std::span<const std::byte> bytes) {
 }
 
 void NewFile::sync() {
-  if (!temporary_.empty() && ::fsync(fd_) != 0) fail("fsync");
+  if (!temporary_.empty() && files_.fsync(fd_) != 0) fail("fsync");
 }
 
 void NewFile::commit() {
   sync();
-  if (::close(std::exchange(fd_, -1)) != 0) fail("close");
-  if (!temporary_.empty() && ::rename(temporary_.c_str(), file_.c_str()) != 0) fail("rename");
+  if (files_.close(std::exchange(fd_, -1)) != 0) fail("close");
+  if (!temporary_.empty() && files_.rename(temporary_, file_) != 0) fail("rename");
   committed_ = true;
 }
 

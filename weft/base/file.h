@@ -7,12 +7,15 @@
 #include <string>
 #include <string_view>
 
+#include "weft/base/file_system.h"
+
 namespace weft {
 
 // The whole file as bytes. UserError when it cannot be read.
 std::string read_file(const std::filesystem::path& file);
 // RunError on failure: see NewFile.
-void write_file_atomically(const std::filesystem::path& file, std::string_view bytes);
+void write_file_atomically(const std::filesystem::path& file, std::string_view bytes,
+                           const FileSystem& files = machine_files());
 
 // A file that takes its name, replacing any file of that name, only when `commit` returns. Until then it has a
 // temporary name in the same folder and is removed with this object. A symbolic link is kept: its target is replaced. A
@@ -20,7 +23,7 @@ void write_file_atomically(const std::filesystem::path& file, std::string_view b
 // written to directly. RunError when the file system fails.
 class NewFile {
  public:
-  explicit NewFile(const std::filesystem::path& file);
+  explicit NewFile(const std::filesystem::path& file, const FileSystem& files = machine_files());
   ~NewFile();
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
@@ -32,6 +35,7 @@ class NewFile {
  private:
   [[noreturn]] void fail(const char* what) const;
 
+  const FileSystem& files_;
   std::string file_, temporary_;  // temporary_: "" when written to directly
   int fd_ = -1;
   bool committed_ = false;

@@ -13,6 +13,7 @@
 #include "weft/base/error.h"
 #include "weft/base/file.h"
 #include "weft/base/json.h"
+#include "weft/base/text.h"
 
 namespace weft {
 namespace {
@@ -51,6 +52,17 @@ void require_new_folder(const std::string& flag, const std::filesystem::path& fo
     throw UserError("{} {}: this is a file; name a folder that does not exist yet", flag, folder.string());
   if (!std::filesystem::is_empty(path, error))
     throw UserError("{} {}: the folder is not empty; nothing is overwritten, so name another", flag, folder.string());
+}
+
+void require_free_space(const std::string& flag, const std::filesystem::path& folder, std::int64_t bytes) {
+  std::filesystem::path there = without_slash(folder);
+  std::error_code error;
+  if (!std::filesystem::exists(there, error)) there = there.has_parent_path() ? there.parent_path() : ".";
+  const std::filesystem::space_info space = std::filesystem::space(there, error);
+  if (error || space.available >= static_cast<std::uintmax_t>(bytes)) return;  // not every file system says
+  throw UserError("{} {}: it takes {}, and {} are free there; free space, or name a folder on another disk", flag,
+                  folder.string(), human_bytes(static_cast<double>(bytes)),
+                  human_bytes(static_cast<double>(space.available)));
 }
 
 NewFolder::NewFolder(const std::filesystem::path& folder) : folder_(without_slash(folder)) {
@@ -124,7 +136,9 @@ std::size_t write_shards(const std::filesystem::path& folder, std::vector<Tensor
     const std::string file = shards.size() == 1 ? "model.safetensors"
                                                 : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
     for (const TensorToWrite& tensor : shards[i]) places[tensor.name] = file;
-    write_safetensors(folder / file, std::move(shards[i]), {{"format", "pt"}}, options.written);
+    WriteTarget target;
+    target.written = options.written;
+    write_safetensors(folder / file, std::move(shards[i]), target);
   }
   if (shards.size() > 1 && !options.discard) {
     const Json index = {{"metadata", {{"total_parameters", parameters}, {"total_size", bytes}}},

@@ -126,7 +126,8 @@ struct OptimizerOptions {
   WeightDecayStyle weight_decay_incr_style = WeightDecayStyle::constant;
   bool decay_all = false;
   double adam_beta1 = 0.9, adam_beta2 = 0.95, adam_eps = 1e-8;
-  double clip_grad = 1;  // 0: off
+  double clip_grad = 1;                   // 0: off
+  std::int64_t skip_nonfinite_steps = 0;  // in a row
 };
 
 struct LoggingOptions {
@@ -149,7 +150,9 @@ struct CheckpointOptions {
   std::int64_t exit_interval = 0;  // in iterations; 0: none
   double exit_duration_in_mins = 0;
   bool exit_signal_handler = false;
-  std::string save_hf;  // a folder to write at the end
+  bool async_save = false;
+  std::string save_hf;        // a folder to write at the end
+  std::string save_fallback;  // another, if that fails
 };
 
 enum class ExecutorKind : std::uint8_t { serial, parallel };

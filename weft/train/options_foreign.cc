@@ -94,7 +94,8 @@ void add_accepted_flags(FlagTable& flags) {
   accept_all(flags, {"--log-throughput"}, "Throughput is always logged.");
   accept_all(flags, {"--no-position-embedding"}, "There are no learned positions.");
   accept_all(flags, {"--use-cpu-initialization"}, "Initial weights are the same everywhere and in every layout.");
-  accept_all(flags, {"--check-for-nan-in-loss-and-grad"}, "A NaN always stops the run.");
+  accept_all(flags, {"--check-for-nan-in-loss-and-grad"},
+             "A NaN stops the run, unless --skip-nonfinite-steps goes on.");
   accept_all(flags, {"--initial-loss-scale", "--min-loss-scale", "--loss-scale-window", "--hysteresis"},
              "Only fp16 needs loss scaling, and Weft does not train in fp16.", "X");
   accept_all(flags, {"--overlap-grad-reduce", "--align-grad-reduce", "--no-align-grad-reduce"},
@@ -167,8 +168,7 @@ void add_refused_flags(FlagTable& flags) {
   flags.section("Refused from Megatron");
   refuse_all(flags, {"--pretrained-checkpoint", "--non-persistent-ckpt-type"}, other_checkpoints, "DIR");
   refuse_all(flags, {"--non-persistent-save-interval"}, other_checkpoints, "N");
-  refuse_all(flags, {"--async-save", "--use-checkpoint-opt-param-scheduler", "--exit-on-missing-checkpoint"},
-             other_checkpoints);
+  refuse_all(flags, {"--use-checkpoint-opt-param-scheduler", "--exit-on-missing-checkpoint"}, other_checkpoints);
   refuse_all(flags,
              {"--use-distributed-optimizer", "--overlap-param-gather", "--overlap-param-gather-with-optimizer-step",
               "--use-megatron-fsdp", "--use-torch-fsdp2"},
@@ -217,8 +217,9 @@ void add_refused_flags(FlagTable& flags) {
   refuse_all(flags, {"--apply-query-key-layer-scaling"}, "it is for fp16, which Weft does not have; drop the flag");
   refuse_all(flags, {"--init-method-xavier-uniform"},
              "initial weights are normally distributed; set --init-method-std");
-  refuse_all(flags, {"--no-check-for-nan-in-loss-and-grad"}, "a NaN always stops the run; drop the flag");
-  refuse_all(flags, {"--check-for-spiky-loss"}, "only a NaN stops the run; drop the flag");
+  refuse_all(flags, {"--no-check-for-nan-in-loss-and-grad"}, "a NaN stops the run; --skip-nonfinite-steps N goes on");
+  refuse_all(flags, {"--check-for-spiky-loss"},
+             "a loss that jumps is remarked in any case, and only a NaN stops the run; drop the flag");
   for (const char* name : {"--rampup-batch-size", "--step-batch-size-schedule"})
     flags.refuse(name, "TEXT", "the batch cannot grow yet; set --global-batch-size").takes_many();
   refuse_all(flags, {"--decoupled-lr", "--decoupled-min-lr"}, "all parameters have one learning rate; set --lr", "X");

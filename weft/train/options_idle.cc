@@ -128,8 +128,14 @@ class Idle {
       return "needs --overlap-moe-expert-parallel-comm";
     if (flag.name == "--emulate-network" && o_.layout.ranks == 1) return "there is only one rank; add --ranks N";
     const CheckpointOptions& checkpoint = o_.checkpoint;
-    if (is_one_of(flag, {"--save-interval", "--keep-last", "--no-save-optim"}) && checkpoint.save.empty())
+    if (is_one_of(flag, {"--save-interval", "--async-save", "--keep-last", "--no-save-optim"}) &&
+        checkpoint.save.empty())
       return "nothing is saved; set --save DIR";
+    if (flag.name == "--async-save" && checkpoint.save_interval == 0)
+      return "only checkpoints between steps are written beside them; set --save-interval N";
+    if (flag.name == "--save-fallback" && checkpoint.save_hf.empty()) return "nothing is written; set --save-hf DIR";
+    if (flag.name == "--skip-nonfinite-steps" && optimizer.clip_grad == 0)
+      return "with --clip-grad 0 nobody looks at gradients; clip them";
     if (flag.name == "--save-retain-interval" && checkpoint.keep_last == 0)
       return "all checkpoints are kept; set --keep-last N";
     if (is_one_of(flag, {"--ckpt-step", "--load-last-complete", "--finetune", "--no-load-optim",

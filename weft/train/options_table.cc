@@ -93,6 +93,8 @@ void add_checkpoint_flags(FlagTable& flags, CheckpointOptions& checkpoint) {
             "Save checkpoints here, at the end and every --save-interval iterations. DIR/iter_NNNNNNN holds one.");
   flags.add("--save-interval", checkpoint.save_interval, "N", "Iterations between checkpoints; 0: one at the end.")
       .at_least(0);
+  flags.add("--async-save", checkpoint.async_save,
+            "Copy the state to the host between steps, and write checkpoints beside the steps that follow.");
   flags.add("--keep-last", checkpoint.keep_last, "N", "Remove all checkpoints but the last N; 0: keep all.")
       .at_least(0);
   flags
@@ -141,6 +143,8 @@ void add_checkpoint_flags(FlagTable& flags, CheckpointOptions& checkpoint) {
             "On SIGTERM or SIGINT end after the present iteration, save if --save is given, and exit with 0.");
   flags.add("--save-hf", checkpoint.save_hf, "DIR",
             "With --hf: write a copy of that folder with the trained weights at the end.");
+  flags.add("--save-fallback", checkpoint.save_fallback, "DIR",
+            "Where --save-hf goes if it cannot be written: a folder on another disk.");
 }
 
 }  // namespace

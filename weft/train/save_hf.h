@@ -3,6 +3,8 @@
 
 #include <filesystem>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "weft/checkpoint/model_source.h"
 #include "weft/checkpoint/new_folder.h"
@@ -10,25 +12,29 @@
 
 namespace weft {
 
-// UserError "--save-hf TO: ..." unless a folder can be made there: makes one beside, which goes away again.
-void require_savable(const std::filesystem::path& to);
+// UserError "FLAG TO: ..." unless a folder can be made there: makes one beside, which goes away again.
+void require_savable(const char* flag, const std::filesystem::path& to);
 
 // Made before training: everything of the old folder that the new one needs is open or in memory from then on.
 class HuggingFaceSaver {
  public:
   // from: a model that comes from a Hugging Face folder.
-  HuggingFaceSaver(std::unique_ptr<ModelSource> from, std::filesystem::path to);
+  explicit HuggingFaceSaver(std::unique_ptr<ModelSource> from);
 
+  // UserError "FLAG TO: ..." where the disk has no room for the model.
+  void require_room(const char* flag, const std::filesystem::path& to) const;
   // Tensors have the names and the types that they had; weights are rounded once to it, and those that no step
-  // changes are the old file's. With several ranks all of them
-  // call it, and the first writes.
-  void save(Session& session) const;
+  // changes are the old file's. With several ranks all of them call it, and the first writes. Returns why it could not be
+  // written, on all ranks; "": it is. RunError where weights are not finite: no place would make them a model.
+  std::string save(Session& session, const std::filesystem::path& to) const;
 
  private:
+  std::vector<TensorToWrite> tensors(const ParameterSource& source) const;
+
   std::unique_ptr<ModelSource> from_;
   HuggingFaceModel model_;
   SideFiles side_files_;
-  std::filesystem::path to_;
+  std::vector<TensorEntry> others_;
 };
 
 }  // namespace weft

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <utility>
 
 #include <fcntl.h>
@@ -28,6 +29,61 @@ std::string read_file(const std::filesystem::path& file) {
   } catch (const std::ios_base::failure& failure) {
     throw UserError("cannot read {}: {}", file.string(), failure.code().message());
   }
+}
+
+namespace {
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() { ::close(fd_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  operator int() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+struct OpenFile {
+  std::unique_ptr<Descriptor> fd;
+  std::size_t size = 0;
+};
+
+// Opening a pipe would wait for a writer: it is opened without, and then seen not to be a file.
+OpenFile open_regular_file(const std::filesystem::path& file) {
+  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) throw UserError("cannot read {}: {}", file.string(), std::strerror(errno));
+  OpenFile open{std::make_unique<Descriptor>(fd)};
+  struct stat status {};
+  if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode))
+    throw UserError("cannot read {}: not a regular file", file.string());
+  open.size = static_cast<std::size_t>(status.st_size);
+  return open;
+}
+
+}  // namespace
+
+std::string read_regular_file(const std::filesystem::path& file) {
+  const OpenFile open = open_regular_file(file);
+  std::string bytes(open.size, '\0');
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t n = ::read(*open.fd, bytes.data() + done, bytes.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw UserError("cannot read {}: {}", file.string(), std::strerror(errno));
+    if (n == 0) break;  // it has become shorter
+    done += static_cast<std::size_t>(n);
+  }
+  bytes.resize(done);
+  return bytes;
+}
+
+bool is_there(const std::filesystem::path& path) {
+  std::error_code error;
+  const bool there = std::filesystem::exists(path, error);
+  if (error) throw UserError("cannot read {}: {}", path.string(), error.message());
+  return there;
 }
 
 void write_file_atomically(const std::filesystem::path& file, std::string_view bytes) {
@@ -97,18 +153,10 @@ void NewFile::fail(const char* what) const {
 }
 
 MappedFile::MappedFile(const std::filesystem::path& file) {
-  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) throw UserError("cannot read {}: {}", file.string(), std::strerror(errno));
-  struct stat status {};
-  if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
-    ::close(fd);
-    throw UserError("cannot read {}: not a regular file", file.string());
-  }
-  size_ = static_cast<std::size_t>(status.st_size);
-  void* const mapped = size_ > 0 ? ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd, 0) : nullptr;
-  const int error = errno;
-  ::close(fd);
-  if (mapped == MAP_FAILED) throw RunError("cannot map {}: {}", file.string(), std::strerror(error));
+  const OpenFile open = open_regular_file(file);
+  void* const mapped = open.size > 0 ? ::mmap(nullptr, open.size, PROT_READ, MAP_SHARED, *open.fd, 0) : nullptr;
+  if (mapped == MAP_FAILED) throw RunError("cannot map {}: {}", file.string(), std::strerror(errno));
+  size_ = open.size;
   data_ = static_cast<const std::byte*>(mapped);
 }
 

@@ -30,7 +30,7 @@ void sync_folder(const std::filesystem::path& folder) {
 }
 
 bool is_side_file(const std::filesystem::directory_entry& entry) {
-  if (!entry.is_regular_file()) return false;
+  if (std::error_code error; !entry.is_regular_file(error)) return false;
   const std::string name = entry.path().filename().string(), extension = entry.path().extension().string();
   constexpr std::array weights = {".safetensors", ".bin",  ".pt",      ".pth", ".ckpt",
                                   ".gguf",        ".onnx", ".msgpack", ".h5",  ".npz"};

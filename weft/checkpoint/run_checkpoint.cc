@@ -55,15 +55,16 @@ std::vector<std::int64_t> checkpoints_in(const std::filesystem::path& dir) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(dir, error))
     if (const auto iteration = iteration_in(entry.path().filename().string()))
-      if (std::filesystem::exists(entry.path() / manifest_name)) iterations.push_back(*iteration);
+      if (std::error_code unseen; std::filesystem::exists(entry.path() / manifest_name, unseen))
+        iterations.push_back(*iteration);
   std::sort(iterations.begin(), iterations.end());
   return iterations;
 }
 
 std::optional<std::int64_t> latest_checkpoint(const std::filesystem::path& dir) {
   const std::filesystem::path file = dir / tracker_name;
-  if (!std::filesystem::exists(file)) return std::nullopt;
-  std::string text = read_file(file);
+  if (!is_there(file)) return std::nullopt;
+  std::string text = read_regular_file(file);
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
   std::int64_t iteration = 0;
   if (!parse_int(text, iteration) || iteration < 0)
@@ -155,9 +156,9 @@ void CheckpointInProgress::commit(const std::vector<Written>& of_ranks, const st
 
 RunCheckpoint::RunCheckpoint(const std::filesystem::path& folder) : folder_(folder) {
   const std::filesystem::path file = folder / manifest_name;
-  if (!std::filesystem::exists(file))
+  if (!is_there(file))
     throw UserError("{}: there is no {}, so this is not a complete checkpoint of Weft", folder.string(), manifest_name);
-  manifest_ = parse_manifest(read_file(file), file.string());
+  manifest_ = parse_manifest(read_regular_file(file), file.string());
   for (const auto& [name, bytes] : manifest_.files) {
     const std::filesystem::path path = folder / name;
     std::error_code error;
@@ -273,7 +274,7 @@ SideFiles RunCheckpoint::side_files() const {
   SideFiles files;
   for (const auto& [name, file] : manifest_.side_files) {
     const std::filesystem::path path = folder_ / name;
-    std::string bytes = read_file(path);
+    std::string bytes = read_regular_file(path);
     if (std::ssize(bytes) != file.bytes || checksum_of(bytes) != file.checksum)
       throw UserError("{}: it is not the file that {} describes: it is damaged, or mixed with another checkpoint's",
                       path.string(), manifest_name);
@@ -282,9 +283,13 @@ SideFiles RunCheckpoint::side_files() const {
   return files;
 }
 
-void RunCheckpoint::verify() const {
+void RunCheckpoint::verify(const std::function<void(std::size_t bytes)>& verified) const {
   for (const auto& [name, tensor] : manifest_.tensors)
-    for (const ManifestBox& box : tensor.boxes) forget_pages(entry(name, tensor, box).bytes);
+    for (const ManifestBox& box : tensor.boxes) {
+      const std::span<const std::byte> bytes = entry(name, tensor, box).bytes;
+      forget_pages(bytes);
+      if (verified) verified(bytes.size());
+    }
   side_files();
 }
 

@@ -52,7 +52,9 @@ constexpr std::array<NameRule, 6> mtp_names = {{
     {{}, "model.layers.{F}.shared_head.head.weight", Role::head},
 }};
 
-std::int64_t read_mtp_depths(const ConfigReader& config) { return config.integer_or("num_nextn_predict_layers", 0, 0); }
+std::int64_t read_mtp_depths(const ConfigReader& config) {
+  return config.integer_or("num_nextn_predict_layers", 0, 0, ConfigReader::max_depths);
+}
 
 LatentAttentionSpec read_latent_attention(const ConfigReader& config) {
   LatentAttentionSpec spec;
@@ -75,7 +77,7 @@ LatentAttentionSpec read_latent_attention(const ConfigReader& config) {
   spec.scale = 1 / std::sqrt(static_cast<double>(spec.head_dim + spec.rotary_dim));
   if (spec.rope.scaling != RopeSpec::Scaling::none) {
     const ConfigReader rope = config.object(config.has("rope_scaling") ? "rope_scaling" : "rope_parameters");
-    const double all = rope.number_or("mscale_all_dim", 0);
+    const double all = rope.number_or("mscale_all_dim", 0, ConfigReader::Sign::not_negative);
     // Hugging Face looks at the factor whatever the kind of scaling.
     const double factor = spec.rope.factor;
     const double mscale = all == 0 || factor <= 1 ? 1 : 0.1 * all * std::log(factor) + 1;
@@ -86,7 +88,7 @@ LatentAttentionSpec read_latent_attention(const ConfigReader& config) {
 
 ExpertsSpec read_deepseek_experts(const ConfigReader& config) {
   ExpertsSpec experts;
-  experts.experts = config.integer("n_routed_experts", 1, 1 << 20);
+  experts.experts = config.integer("n_routed_experts", 1, ConfigReader::max_experts);
   experts.ffn = config.integer("moe_intermediate_size");
   experts.shared_ffn = config.integer_or("n_shared_experts", 0, 0) * experts.ffn;
   experts.activation = read_gated_activation(config);
@@ -95,7 +97,7 @@ ExpertsSpec read_deepseek_experts(const ConfigReader& config) {
   router.score = RouterSpec::Score::sigmoid;
   router.choose_first = false;
   router.normalise = config.flag_or("norm_topk_prob", true);
-  router.scaling = config.number_or("routed_scaling_factor", 2.5);
+  router.scaling = config.number_or("routed_scaling_factor", 2.5, ConfigReader::Sign::positive);
   router.k = config.integer("num_experts_per_tok");
   router.groups = config.integer_or("n_group", 8);
   router.keep_groups = config.integer_or("topk_group", 4);

@@ -31,7 +31,8 @@ constexpr std::array<NameRule, 12> mamba = {{
 }};
 
 ModelConfig read_mamba2(const ConfigReader& config) {
-  ModelConfig model = read_model_sizes(config, config.number_or("layer_norm_epsilon", 1e-5));
+  ModelConfig model =
+      read_model_sizes(config, config.number_or("layer_norm_epsilon", 1e-5, ConfigReader::Sign::positive, 1));
   model.max_positions = 0;
   model.pattern = repeated_groups(read_layers(config), "M");
   MambaSpec& m = model.mamba;

@@ -88,7 +88,9 @@ std::string read_mtp_part(const ConfigReader& config) {
   return read_pattern(config, "mtp_hybrid_override_pattern", "mtp_layers_block_type");
 }
 
-std::int64_t read_mtp_depths(const ConfigReader& config) { return config.integer_or("num_nextn_predict_layers", 1, 0); }
+std::int64_t read_mtp_depths(const ConfigReader& config) {
+  return config.integer_or("num_nextn_predict_layers", 1, 0, ConfigReader::max_depths);
+}
 
 void read_mamba(const ConfigReader& config, MambaSpec& m) {
   m.heads = config.integer_or("mamba_num_heads", 128);
@@ -109,7 +111,7 @@ void read_mamba(const ConfigReader& config, MambaSpec& m) {
 }
 
 void read_experts(const ConfigReader& config, ExpertsSpec& e) {
-  e.experts = config.integer("n_routed_experts");
+  e.experts = config.integer("n_routed_experts", 1, ConfigReader::max_experts);
   e.ffn = config.integer("moe_intermediate_size");
   e.activation.kind = ActivationKind::squared_relu;
   e.shared_ffn = config.integer("moe_shared_expert_intermediate_size");
@@ -118,7 +120,7 @@ void read_experts(const ConfigReader& config, ExpertsSpec& e) {
   e.router.choose_first = false;
   e.router.k = config.integer("num_experts_per_tok");
   e.router.normalise = config.flag_or("norm_topk_prob", true);
-  e.router.scaling = config.number_or("routed_scaling_factor", 1);
+  e.router.scaling = config.number_or("routed_scaling_factor", 1, ConfigReader::Sign::positive);
   e.router.groups = config.integer_or("n_group", 1);
   e.router.keep_groups = config.integer_or("topk_group", 1);
   e.router.group_best = 2;
@@ -130,7 +132,8 @@ void read_experts(const ConfigReader& config, ExpertsSpec& e) {
 }
 
 ModelConfig read_nemotron_h(const ConfigReader& config) {
-  ModelConfig model = read_model_sizes(config, config.number_or("layer_norm_epsilon", 1e-5));
+  ModelConfig model =
+      read_model_sizes(config, config.number_or("layer_norm_epsilon", 1e-5, ConfigReader::Sign::positive, 1));
   model.pattern = read_main_pattern(config);
   read_mamba(config, model.mamba);
   AttentionSpec& a = model.attention;

@@ -28,6 +28,15 @@ void add_depths(const HuggingFaceFamily& family, const ConfigReader& reader, Mod
   for (std::int64_t depth = 0; depth < depths; ++depth) config.pattern += fmt::format("/{}", part);
 }
 
+// Every expert has names in memory before a weight is looked for.
+void check_experts_in_all(const ModelConfig& config, const std::string& file) {
+  constexpr std::int64_t most = 1 << 19;
+  const std::int64_t layers = std::count(config.pattern.begin(), config.pattern.end(), 'E');
+  if (layers * config.experts.experts > most)
+    throw UserError("{}: {} layers of {} experts have {} in all; Weft reads models of at most {}", file, layers,
+                    config.experts.experts, layers * config.experts.experts, most);
+}
+
 // wants_mtp: asked with the main part's config.
 Described read_config(const std::filesystem::path& dir,
                       const std::function<bool(const HuggingFaceFamily&, const ModelConfig&)>& wants_mtp) {
@@ -38,7 +47,9 @@ Described read_config(const std::filesystem::path& dir,
   HuggingFaceFamily family = family_named(reader.text("model_type"), file);
   refuse_unsupported(reader);
   ModelConfig config = family.config(reader);
+  check_experts_in_all(config, file);
   if (family.mtp && wants_mtp(family, config)) add_depths(family, reader, config);
+  check_experts_in_all(config, file);
   return {std::move(family), config};
 }
 
@@ -133,7 +144,10 @@ HuggingFaceModel describe(const std::filesystem::path& dir, const SafetensorsDir
       dir, [&](const HuggingFaceFamily& family, const ModelConfig& config) { return has_mtp(family, config, there); });
   HuggingFaceModel model = model_in(form_on_disk(described, there), described);
   for (DiskTensor& tensor : model.tensors) {
-    if (const TensorEntry* entry = files.find(tensor.name)) tensor.type = entry->type;
+    if (const TensorEntry* entry = files.find(tensor.name)) {
+      check_shape(*entry, tensor);
+      tensor.type = entry->type;
+    }
   }
   return model;
 }
@@ -178,7 +192,7 @@ void require_readable_folder(const std::filesystem::path& dir, const std::string
     throw UserError("{}: not a folder; {}", dir.string(), kind);
   // A folder may be listed and yet not entered.
   if (!error) static_cast<void>(std::filesystem::status(dir / "config.json", error));
-  if (error == std::errc::no_such_file_or_directory) return;
+  if (error == std::errc::no_such_file_or_directory || error == std::errc::too_many_symbolic_link_levels) return;
   if (error) throw UserError("cannot read the folder {}: {}", dir.string(), error.message());
 }
 

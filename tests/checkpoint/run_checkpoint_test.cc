@@ -184,11 +184,12 @@ TEST(RunCheckpoint, BoxesMustTileTheirTensor) {
   ManifestTensor& tensor = manifest.tensors["t"];
   tensor.shape = {4, 6};
   tensor.boxes = {{"a", {{0, 0}, {4, 3}}, 0}};
-  EXPECT_EQ(message_of<UserError>([&] { parse_manifest(to_text(manifest), "m"); }),
-            "m: tensor 't': its boxes hold 12 of 24 elements");
+  EXPECT_EQ(
+      message_of<UserError>([&] { parse_manifest(to_text(manifest), "m"); }),
+      "m: tensor 't': its boxes do not tile its shape [4, 6]: of [4, 6] from [0, 0] on some elements are in none");
   tensor.boxes.push_back({"a", {{0, 2}, {4, 3}}, 0});
   EXPECT_EQ(message_of<UserError>([&] { parse_manifest(to_text(manifest), "m"); }),
-            "m: tensor 't': its boxes in a and a overlap");
+            "m: tensor 't': two of its boxes overlap: [4, 3] from [0, 0] on and [4, 3] from [0, 2] on");
   tensor.boxes.back() = {"b", {{0, 3}, {4, 3}}, 0};
   EXPECT_EQ(message_of<UserError>([&] { parse_manifest(to_text(manifest), "m"); }),
             "m: tensor 't': it is in b, which 'files' does not name");

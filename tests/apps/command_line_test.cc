@@ -38,6 +38,7 @@ TEST(CommandLine, EveryCommandExplainsItself) {
       {"tokenize", {"--input", "--stories", "--output-prefix", "--append-eod", "--json-keys"}},
       {"pattern", {"PATTERN", "--pp", "--first-stage-layers", "--last-stage-layers", "--json"}},
       {"grid", {"--shape", "--expert", "--groups", "--offset", "--world-size", "--json"}},
+      {"inspect", {"DIR", "--json", "--tensors", "--only", "--verify", "--diff"}},
       {"devices", {"--json"}},
   };
   const std::string overview = expect_done({"--help"});

@@ -93,6 +93,18 @@ int run_convert_command(std::span<const std::string> words) {
                    {"as-read", std::nullopt}, {"separate", ExpertsForm::separate}, {"fused", ExpertsForm::fused}},
                "Of a Hugging Face folder that is written: a tensor for every expert's matrix, or one for all experts "
                "of a layer.");
+  flags
+      .add("--hf-family", options.hugging_face.family, "NAME",
+           "Of a Hugging Face folder that is written, where the model does not come from one: its family.")
+      .standard("the only one that has such models");
+  flags.choice("--hf-dtype", options.hugging_face.type,
+               std::vector<std::pair<std::string, std::optional<StoredType>>>{{"as-is", std::nullopt},
+                                                                              {"f32", StoredType::f32},
+                                                                              {"bf16", StoredType::bf16},
+                                                                              {"f16", StoredType::f16},
+                                                                              {"f64", StoredType::f64}},
+               "Of the tensors of a Hugging Face folder that is written. as-is: as they were, or of a run that did not "
+               "begin with such a folder what it computed in.");
   flags.custom(
       "--max-shard-size", "SIZE",
       [&](const std::string& text) {
@@ -111,11 +123,14 @@ int run_convert_command(std::span<const std::string> words) {
   if (experts && to == CheckpointFormat::weft)
     throw UserError("--experts {}: a Weft checkpoint has a tensor for each matrix of each expert; leave the flag out",
                     name_of(*experts));
+  if ((options.hugging_face.type || !options.hugging_face.family.empty()) && to != CheckpointFormat::hugging_face)
+    throw UserError("{}: only a Hugging Face folder that is written has one; leave the flag out",
+                    options.hugging_face.type ? "--hf-dtype" : "--hf-family");
   options.from = *from;
   options.to = *to;
   options.in = in;
   options.out = out;
-  options.experts = experts;
+  options.hugging_face.experts = experts;
   std::optional<Progress> progress;
   options.progress = [&](std::size_t bytes, std::size_t total) {
     if (!progress) progress.emplace("written", static_cast<double>(total));

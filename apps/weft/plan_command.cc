@@ -100,8 +100,8 @@ bool parse(const char* program, const char* summary, std::span<const std::string
   require_folder_of("--trace", options.execution.trace);
   for (const auto& notes : {flags.notes(), weave_notes(options)})
     for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
-  std::vector<const char*> outputs = {"--timeline", "--metrics", "--tensorboard-dir",
-                                      "--sample",   "--save-hf", "--digest"};
+  std::vector<const char*> outputs = {"--timeline", "--metrics",   "--tensorboard-dir", "--sample",
+                                      "--save-hf",  "--hf-family", "--hf-dtype",        "--digest"};
   if (!draws) outputs.push_back("--trace");
   note_missing_outputs(flags, fmt::format("{} runs nothing (weft plan --html FILE draws its plan)", program), outputs);
   return true;

@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <array>
 #include <cmath>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "weft/checkpoint/hf_family.h"
 
@@ -163,11 +165,70 @@ ModelConfig read_deepseek_v32(const ConfigReader& config) {
   return model;
 }
 
+// The factor of mscale_all_dim that gives the scale of the logits; 0: they are not scaled beyond their width.
+double mscale_all_dim(const LatentAttentionSpec& spec) {
+  if (spec.scale == 0 || spec.rope.factor <= 1) return 0;
+  const double mscale = std::sqrt(spec.scale * std::sqrt(static_cast<double>(spec.head_dim + spec.rotary_dim)));
+  const double all = (mscale - 1) / (0.1 * std::log(spec.rope.factor));
+  return std::abs(all) < 1e-12 ? 0 : all;
+}
+
+void write_deepseek_v3(const ModelConfig& config, Json& json) {
+  write_model_sizes(config, json);
+  write_layer_pairs(config, json);
+  const LatentAttentionSpec& latent = config.latent_attention;
+  json["num_attention_heads"] = json["num_key_value_heads"] = latent.heads;
+  json["q_lora_rank"] = latent.q_rank > 0 ? Json(latent.q_rank) : Json(nullptr);
+  json["kv_lora_rank"] = latent.kv_rank;
+  json["qk_nope_head_dim"] = latent.head_dim;
+  json["qk_rope_head_dim"] = latent.rotary_dim;
+  json["qk_head_dim"] = latent.head_dim + latent.rotary_dim;
+  json["head_dim"] = latent.rotary_dim;  // transformers' rotary embedding is that wide
+  json["v_head_dim"] = latent.value_dim;
+  json["attention_bias"] = false;
+  json["rope_interleave"] = latent.rope.style == RotaryStyle::interleaved;
+  write_rope(latent.rope, json);
+  if (const double all = mscale_all_dim(latent); all != 0)
+    for (const char* key : {"rope_scaling", "rope_parameters"}) json[key]["mscale_all_dim"] = all;
+  const std::vector<bool> sparse = sparse_layers(config);
+  const auto first = std::find(sparse.begin(), sparse.end(), true);
+  json["first_k_dense_replace"] = first - sparse.begin();
+  if (std::find(first, sparse.end(), false) != sparse.end()) {  // not the dense ones first
+    json["mlp_layer_types"] = Json::array();
+    for (const bool layer : sparse) json["mlp_layer_types"].push_back(layer ? "sparse" : "dense");
+  }
+  json["intermediate_size"] = config.mlp.ffn > 0 ? config.mlp.ffn : 4 * config.hidden;
+  const ExpertsSpec& experts = config.experts;
+  json["n_routed_experts"] = experts.experts;
+  json["moe_intermediate_size"] = experts.ffn;
+  json["n_shared_experts"] = experts.ffn > 0 ? experts.shared_ffn / experts.ffn : 0;
+  write_router(experts.router, json);
+  json["routed_scaling_factor"] = experts.router.scaling;
+  json["n_group"] = experts.router.groups;
+  json["topk_group"] = experts.router.keep_groups;
+  json["scoring_func"] = "sigmoid";
+  json["topk_method"] = "noaux_tc";
+  json["num_nextn_predict_layers"] = mtp_depths(config);
+  json["hidden_act"] = "silu";
+  json["rms_norm_eps"] = config.norm_epsilon;
+}
+
+void write_deepseek_v32(const ModelConfig& config, Json& json) {
+  write_deepseek_v3(config, json);
+  const IndexerSpec& indexer = config.latent_attention.indexer;
+  json["index_n_heads"] = indexer.heads;
+  json["index_head_dim"] = indexer.dim;
+  json["index_topk"] = indexer.topk;
+}
+
 }  // namespace
 
 HuggingFaceFamily deepseek_v3_family() {
   return {.name = "deepseek_v3",
+          .architecture = "DeepseekV3ForCausalLM",
+          .layers = "[+-] and [+E]",
           .config = read_deepseek_v3,
+          .write = write_deepseek_v3,
           .layer_prefix = "model.layers.{L}.",
           .names = {transformer_names(), latent_names<Symbol::latent_attention>, expert_names, gated_mlp_names()},
           .experts = experts_names(),
@@ -179,7 +240,10 @@ HuggingFaceFamily deepseek_v3_family() {
 HuggingFaceFamily deepseek_v32_family() {
   HuggingFaceFamily family = deepseek_v3_family();
   family.name = "deepseek_v32";
+  family.architecture = "DeepseekV32ForCausalLM";
+  family.layers = "[D-] and [DE]";
   family.config = read_deepseek_v32;
+  family.write = write_deepseek_v32;
   family.names = {transformer_names(), latent_names<Symbol::sparse_attention>, indexer_names, expert_names,
                   gated_mlp_names()};
   family.mtp->part = [](const ConfigReader&) { return std::string("[DE]"); };

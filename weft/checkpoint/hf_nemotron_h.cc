@@ -1,8 +1,10 @@
 // One norm and one mixer a layer: Mamba-2, attention without rotary embedding, MLP or experts with squared relu.
+#include <algorithm>
 #include <array>
 #include <tuple>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "weft/checkpoint/hf_family.h"
 
@@ -153,11 +155,69 @@ ModelConfig read_nemotron_h(const ConfigReader& config) {
   return model;
 }
 
+Json kinds_of(const std::string& symbols) {
+  Json kinds = Json::array();
+  for (const char symbol : symbols)
+    kinds.push_back(symbol == 'M' ? "mamba" : symbol == '*' ? "attention" : symbol == 'E' ? "moe" : "mlp");
+  return kinds;
+}
+
+void write_nemotron_h(const ModelConfig& config, Json& json) {
+  write_model_sizes(config, json);
+  const std::string symbols = main_symbols(config);
+  json["num_hidden_layers"] = symbols.size();
+  json["hybrid_override_pattern"] = symbols;
+  json["layers_block_type"] = kinds_of(symbols);
+  const Pattern pattern = parse_pattern(config.pattern);
+  json["num_nextn_predict_layers"] = pattern.mtp_depths;
+  if (pattern.mtp_depths > 0) {
+    std::string part;
+    for (const PatternLayer& layer : pattern.mtp_layers) part += layer.letters();
+    json["mtp_hybrid_override_pattern"] = part;
+    json["mtp_layers_block_type"] = kinds_of(part);
+  }
+  const MambaSpec& m = config.mamba;
+  if (m.heads > 0) {
+    json["mamba_num_heads"] = m.heads;
+    json["mamba_head_dim"] = m.head_dim;
+    json["n_groups"] = m.groups;
+    json["ssm_state_size"] = m.state;
+    json["conv_kernel"] = m.taps;
+    json["chunk_size"] = m.chunk;
+    json["use_conv_bias"] = m.conv_bias;
+    write_step_limits(m, json);
+  }
+  const AttentionSpec& a = config.attention;
+  json["num_attention_heads"] = std::max<std::int64_t>(1, a.heads);
+  json["num_key_value_heads"] = std::max<std::int64_t>(1, a.kv_heads);
+  json["head_dim"] = std::max<std::int64_t>(1, a.head_dim);
+  json["attention_bias"] = a.qkv_bias;
+  if (config.mlp.ffn > 0) json["intermediate_size"] = config.mlp.ffn;
+  json["mlp_bias"] = config.mlp.bias && symbols.find('-') != std::string::npos;
+  json["mlp_hidden_act"] = "relu2";
+  const ExpertsSpec& e = config.experts;
+  if (e.experts > 0) {
+    json["n_routed_experts"] = e.experts;
+    json["moe_intermediate_size"] = e.ffn;
+    json["moe_shared_expert_intermediate_size"] = e.shared_ffn;
+    json["n_shared_experts"] = 1;
+    json["moe_latent_size"] = e.latent > 0 ? Json(e.latent) : Json(nullptr);
+    write_router(e.router, json);
+    json["routed_scaling_factor"] = e.router.scaling;
+    json["n_group"] = e.router.groups;
+    json["topk_group"] = e.router.keep_groups;
+  }
+  json["layer_norm_epsilon"] = config.norm_epsilon;
+}
+
 }  // namespace
 
 HuggingFaceFamily nemotron_h_family() {
   return {.name = "nemotron_h",
+          .architecture = "NemotronHForCausalLM",
+          .layers = "M, *, - and E, one a layer",
           .config = read_nemotron_h,
+          .write = write_nemotron_h,
           .layer_prefix = "backbone.layers.{L}.",
           .names = {mamba_names(), names},
           .experts = {{ExpertsForm::separate, separate_experts}, {ExpertsForm::fused, fused_experts}},

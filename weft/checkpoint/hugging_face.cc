@@ -142,10 +142,7 @@ HuggingFaceModel describe(const std::filesystem::path& dir, const SafetensorsDir
 std::string folder_of_model(const std::filesystem::path& dir) {
   std::error_code error;  // what cannot be looked at, reading the config complains of
   if (std::filesystem::exists(dir / manifest_name, error))
-    throw UserError(
-        "{}: this is a Weft checkpoint, not a Hugging Face model; make one of it first: weft convert --from weft --to "
-        "hf --in {} --out DIR",
-        dir.string(), dir.string());
+    throw UserError("{}: this is a Weft checkpoint, not a Hugging Face model; read it with --from weft", dir.string());
   read_config(dir);
   return dir.string();
 }
@@ -217,8 +214,6 @@ HuggingFaceModel with_experts(const HuggingFaceModel& model, ExpertsForm experts
   form.experts = experts;
   return model_in(form, {family, model.config});
 }
-
-std::string hugging_face_family_list() { return family_list(); }
 
 HuggingFaceWeights::HuggingFaceWeights(const std::filesystem::path& dir)
     : dir_(folder_of_model(dir)), files_(dir), model_(describe(dir, files_)) {

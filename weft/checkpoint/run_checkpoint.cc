@@ -62,7 +62,8 @@ std::vector<std::int64_t> checkpoints_in(const std::filesystem::path& dir) {
 
 std::optional<std::int64_t> latest_checkpoint(const std::filesystem::path& dir) {
   const std::filesystem::path file = dir / tracker_name;
-  if (!std::filesystem::exists(file)) return std::nullopt;
+  std::error_code error;  // what cannot be looked at is not there
+  if (!std::filesystem::exists(file, error)) return std::nullopt;
   std::string text = read_file(file);
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
   std::int64_t iteration = 0;

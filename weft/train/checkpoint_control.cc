@@ -84,10 +84,12 @@ void CheckpointControl::keep_origin(const RunCheckpoint* checkpoint) {
   if (options_.checkpoint.save.empty() || session_.options().layout.rank().value != 0) return;
   if (const std::string& folder = options_.model.hf; !folder.empty()) {
     if (!has_weights(folder)) {
-      const HuggingFaceModel model = read_hugging_face_config(folder);
-      hugging_face_ =
-          HuggingFaceOrigin{model.family, model.form, {}, stored_type_of(session_.options().precision.compute)};
-      side_files_ = read_side_files(folder);
+      const StoredType type = stored_type_of(session_.options().precision.compute);
+      auto [model, side_files] = hugging_face_folder(folder, type, {});
+      hugging_face_ = HuggingFaceOrigin{model.family, model.form, {}, type};
+      for (const DiskTensor& tensor : model.tensors)
+        if (tensor.type != type) hugging_face_->types[tensor.name] = tensor.type;
+      side_files_ = std::move(side_files);
       return;
     }
     const std::unique_ptr<ModelSource> source = open_model(folder);

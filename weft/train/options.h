@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "weft/checkpoint/stored_type.h"
 #include "weft/model/config.h"
 #include "weft/optim/schedule.h"
 #include "weft/train/flags.h"
@@ -149,7 +150,9 @@ struct CheckpointOptions {
   std::int64_t exit_interval = 0;  // in iterations; 0: none
   double exit_duration_in_mins = 0;
   bool exit_signal_handler = false;
-  std::string save_hf;  // a folder to write at the end
+  std::string save_hf;                 // a folder to write at the end
+  std::string hf_family;               // its family; "": derived
+  std::optional<StoredType> hf_dtype;  // of its tensors; absent: as they were read, or what the run computes in
 };
 
 enum class ExecutorKind : std::uint8_t { serial, parallel };

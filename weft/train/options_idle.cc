@@ -130,6 +130,8 @@ class Idle {
     const CheckpointOptions& checkpoint = o_.checkpoint;
     if (is_one_of(flag, {"--save-interval", "--keep-last", "--no-save-optim"}) && checkpoint.save.empty())
       return "nothing is saved; set --save DIR";
+    if (is_one_of(flag, {"--hf-family", "--hf-dtype"}) && checkpoint.save_hf.empty())
+      return "no Hugging Face folder is written; set --save-hf DIR";
     if (flag.name == "--save-retain-interval" && checkpoint.keep_last == 0)
       return "all checkpoints are kept; set --keep-last N";
     if (is_one_of(flag, {"--ckpt-step", "--load-last-complete", "--finetune", "--no-load-optim",

@@ -43,7 +43,7 @@ void load(Session& session, const ModelSource& source) {
 
 // The tensors of the model's Hugging Face folder; of a model that comes from none, one for every parameter.
 std::vector<DiskTensor> tensors_of(const ModelSource& source) {
-  if (source.description().hugging_face) return hugging_face_tensors(source, {}).tensors;
+  if (source.description().hugging_face) return hugging_face_tensors(source).tensors;
   std::vector<DiskTensor> tensors;
   for (const ListedParameter& parameter : parameters_of(source.description().config))
     tensors.push_back(whole_tensor(to_text(parameter.identity), parameter.identity, parameter.shape));

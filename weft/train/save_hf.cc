@@ -1,10 +1,10 @@
 #include "weft/train/save_hf.h"
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 
 #include "weft/base/error.h"
-#include "weft/checkpoint/convert.h"
 #include "weft/train/parameter_owners.h"
 
 namespace weft {
@@ -23,9 +23,11 @@ class GatheredParameters {
     return first.changes ? nullptr : &first.part;
   }
 
-  // All elements, in that type. Each box is converted by its owner.
+  // All elements, in that type; as many rows as there is room for: those that pad the vocabulary stay out. Each box is
+  // converted by its owner.
   void read(const ParameterIdentity& identity, StoredType type, std::span<std::byte> out) {
     const std::size_t size = static_cast<std::size_t>(bits_of(type)) / 8;
+    const auto room = static_cast<std::int64_t>(out.size() / size);
     for (const OwnedPart& owned : owners_.of(identity)) {
       box_.resize(static_cast<std::size_t>(owned.part.elements()) * size);
       const BoxRuns runs = owned.part.runs();
@@ -37,8 +39,9 @@ class GatheredParameters {
       }
       session_.ranks().send_to_first(owned.rank, box_);
       for (std::int64_t r = 0; r < runs.size(); ++r)
-        std::memcpy(out.data() + offset(runs[r].logical, size), box_.data() + offset(r * runs[r].count, size),
-                    offset(runs[r].count, size));
+        if (const std::int64_t count = std::min(runs[r].count, room - runs[r].logical); count > 0)
+          std::memcpy(out.data() + offset(runs[r].logical, size), box_.data() + offset(r * runs[r].count, size),
+                      offset(count, size));
     }
   }
 
@@ -73,23 +76,31 @@ void require_savable(const std::filesystem::path& to) {
   }
 }
 
-HuggingFaceSaver::HuggingFaceSaver(std::unique_ptr<ModelSource> from, std::filesystem::path to)
-    : from_(std::move(from)),
-      model_(hugging_face_tensors(*from_, {})),
-      side_files_(from_->side_files()),
-      to_(std::move(to)) {}
+HuggingFaceSaver::HuggingFaceSaver(const std::filesystem::path& from, const ModelConfig& config, DType compute,
+                                   const HuggingFaceOptions& options, std::filesystem::path to)
+    : to_(std::move(to)) {
+  if (!from.empty() && has_weights(from)) {
+    from_ = open_model(from);
+    folder_ = hugging_face_folder(*from_, options);
+  } else if (!from.empty()) {
+    folder_ = hugging_face_folder(from, stored_type_of(compute), options);
+  } else {
+    folder_ = hugging_face_folder(config, stored_type_of(compute), options);
+  }
+}
 
 void HuggingFaceSaver::save(Session& session) const {
   GatheredParameters parameters(session);
   const ParameterSource source = [&](const ParameterIdentity& identity, StoredType type, std::span<std::byte> out) {
     const ParameterPart* const frozen = parameters.frozen(identity);
-    if (!frozen) return parameters.read(identity, type, out);
+    if (!frozen || !from_) return parameters.read(identity, type, out);
     // The old file has it to the last bit; here it may be rounded to what the model computes in.
     from_->read(Content::weight, identity, frozen->shape, type, out);
   };
   std::vector<TensorToWrite> tensors;
-  for (const DiskTensor& tensor : model_.tensors) tensors.push_back(tensor_to_write(tensor, tensor.type, source));
-  const std::vector<TensorEntry> others = from_->other_tensors();
+  for (const DiskTensor& tensor : folder_.model.tensors)
+    tensors.push_back(tensor_to_write(tensor, tensor.type, source));
+  const std::vector<TensorEntry> others = from_ ? from_->other_tensors() : std::vector<TensorEntry>();
   for (const TensorEntry& other : others) {
     tensors.push_back({other.name, other.type, other.shape, [&other](std::byte* out) {
                          if (!other.bytes.empty()) std::memcpy(out, other.bytes.data(), other.bytes.size());
@@ -103,7 +114,7 @@ void HuggingFaceSaver::save(Session& session) const {
   }
   NewFolder folder(to_);
   write_shards(folder.path(), std::move(tensors), shards);
-  write_side_files(folder.path(), side_files_);
+  write_side_files(folder.path(), folder_.side_files);
   folder.commit();
 }
 

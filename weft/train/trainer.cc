@@ -102,6 +102,9 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
   // What would end a long run is looked for before it.
   if (rank_ == 0 && !options.checkpoint.save_hf.empty()) require_savable(options.checkpoint.save_hf);
   config_ = run_config(options);
+  if (const CheckpointOptions& c = options.checkpoint; !c.save_hf.empty())
+    saver_ = std::make_unique<HuggingFaceSaver>(options.model.hf, config_, precision_of(options).compute,
+                                                HuggingFaceOptions{{}, c.hf_family, c.hf_dtype}, c.save_hf);
   data_ = open_run_data(options, config_.vocabulary);
   for (const std::string& prompt : options.logging.sample) {
     if (!data_.tokenizer)
@@ -121,8 +124,6 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
   session_ = std::make_unique<Session>(environment.device, session);
   control_ = std::make_unique<CheckpointControl>(options, *session_, environment.signals);
   position_ = control_->begin([this](const std::string& text) { say(text); });
-  if (!options.checkpoint.save_hf.empty())
-    saver_ = std::make_unique<HuggingFaceSaver>(open_model(options.model.hf), options.checkpoint.save_hf);
 
   Plan priced = session_->plan().plan();
   price(priced, session_->module(), environment.pricer);

@@ -18,13 +18,7 @@ void add_general_model_flags(FlagTable& flags, ModelOptions& model) {
       .alias("--hybrid-layer-pattern")
       .alias("--hybrid-override-pattern")
       .standard(default_pattern);
-  flags
-      .add("--num-layers", model.num_layers, "N",
-           "Without --pattern: the model is N times [*-], or N times [*E] if --num-experts is given. With --pattern: "
-           "must match its number of layers.")
-      .at_least(1)
-      .limited_to(100000)
-      .standard("the pattern's");
+  add_layer_flags(flags, model);
   flags.add("--hf", model.hf, "DIR",
             "Load the model and its weights from a Hugging Face directory instead of building one from flags.");
   flags.add("--hidden-size", model.hidden_size, "N", "Width of the residual stream.").at_least(1);

@@ -62,6 +62,7 @@ NewFile::NewFile(const std::filesystem::path& file) : file_(file.string()) {
   } else {
     if (fs::is_symlink(fs::symlink_status(file, error))) file_ = fs::weakly_canonical(file, error).string();
     temporary_ = fmt::format("{}.tmp-{}", file_, ::getpid());
+    listed_.emplace(temporary_);
     fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   }
   if (fd_ < 0) fail("open");
@@ -88,7 +89,9 @@ void NewFile::sync() {
 void NewFile::commit() {
   sync();
   if (::close(std::exchange(fd_, -1)) != 0) fail("close");
-  if (!temporary_.empty() && ::rename(temporary_.c_str(), file_.c_str()) != 0) fail("rename");
+  int renamed = 0;
+  if (listed_) listed_->release([&] { renamed = ::rename(temporary_.c_str(), file_.c_str()); });
+  if (renamed != 0) fail("rename");
   committed_ = true;
 }
 

@@ -3,9 +3,12 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+
+#include "weft/base/temporary_path.h"
 
 namespace weft {
 
@@ -32,7 +35,8 @@ class NewFile {
  private:
   [[noreturn]] void fail(const char* what) const;
 
-  std::string file_, temporary_;  // temporary_: "" when written to directly
+  std::string file_, temporary_;         // temporary_: "" when written to directly
+  std::optional<TemporaryPath> listed_;  // the temporary name
   int fd_ = -1;
   bool committed_ = false;
 };

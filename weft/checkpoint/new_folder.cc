@@ -58,10 +58,11 @@ NewFolder::NewFolder(const std::filesystem::path& folder) : folder_(without_slas
   temporary_ = name;
   std::error_code error;
   // One that exists is left from a process that had this number, and may hold a whole model.
-  for (int number = 2; !std::filesystem::create_directory(temporary_, error); ++number) {
-    if (error) throw RunError("cannot make the folder {}: {}", temporary_.string(), error.message());
+  for (int number = 2; std::filesystem::exists(temporary_, error); ++number)
     temporary_ = fmt::format("{}-{}", name, number);
-  }
+  listed_.emplace(temporary_);
+  if (!std::filesystem::create_directory(temporary_, error))
+    throw RunError("cannot make the folder {}: {}", temporary_.string(), error ? error.message() : "it exists");
 }
 
 NewFolder::~NewFolder() {
@@ -72,9 +73,13 @@ NewFolder::~NewFolder() {
 void NewFolder::commit() {
   sync_folder(temporary_);
   whole_ = true;
-  if (::rename(temporary_.c_str(), folder_.c_str()) != 0)  // takes the place of an empty folder
+  int failure = 0;
+  listed_->release([&] {
+    if (::rename(temporary_.c_str(), folder_.c_str()) != 0) failure = errno;  // takes the place of an empty folder
+  });
+  if (failure != 0)
     throw RunError("cannot rename {} to {}: {}; {} is whole and stays: rename it by hand", temporary_.string(),
-                   folder_.string(), std::strerror(errno), temporary_.string());
+                   folder_.string(), std::strerror(failure), temporary_.string());
   sync_folder(folder_.has_parent_path() ? folder_.parent_path() : ".");
 }
 

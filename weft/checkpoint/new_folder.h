@@ -3,10 +3,12 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "weft/base/temporary_path.h"
 #include "weft/checkpoint/safetensors_writer.h"
 
 namespace weft {
@@ -28,6 +30,7 @@ class NewFolder {
 
  private:
   std::filesystem::path folder_, temporary_;
+  std::optional<TemporaryPath> listed_;
   bool whole_ = false;  // stays
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "weft/base/checksum.h"
 #include "weft/base/error.h"
 
 namespace weft {
@@ -78,6 +79,7 @@ IndexedDataset::IndexedDataset(const std::string& prefix, std::int64_t vocabular
       vocabulary_size_(vocabulary_size) {
   check_header();
   check_sequences();
+  checksum_ = checksum_of_files();
 }
 
 void IndexedDataset::check_header() {
@@ -210,8 +212,20 @@ void IndexedDataset::read(std::int64_t sequence, std::int64_t offset, std::span<
 }
 
 std::string IndexedDataset::identity() const {
-  return fmt::format("{} ({} sequences, {} {} tokens)", token_path_.stem().string(), sequences_, tokens_,
-                     name_of(type_));
+  return fmt::format("{} ({} sequences, {} {} tokens, checksum {})", token_path_.stem().string(), sequences_, tokens_,
+                     name_of(type_), checksum_);
+}
+
+// Of the whole index, and of the tokens in blocks at equal distances: reading all of them could take hours.
+std::string IndexedDataset::checksum_of_files() const {
+  constexpr std::size_t blocks = 8, block_bytes = std::size_t{128} << 10;
+  const auto tokens = token_file_.bytes();
+  std::string sums = checksum_text(checksum_of(index_.bytes()));
+  if (tokens.size() <= blocks * block_bytes)
+    return checksum_text(checksum_of(sums + checksum_text(checksum_of(tokens))));
+  for (std::size_t i = 0; i < blocks; ++i)
+    sums += checksum_text(checksum_of(tokens.subspan(i * ((tokens.size() - block_bytes) / (blocks - 1)), block_bytes)));
+  return checksum_text(checksum_of(sums));
 }
 
 }  // namespace weft

@@ -47,6 +47,7 @@ class IndexedDataset final : public Documents {
 
  private:
   std::int64_t pointer(std::int64_t sequence) const;  // byte offset in the .bin
+  std::string checksum_of_files() const;
   void check_header();
   void check_sequences();
   template <class Token>
@@ -57,6 +58,7 @@ class IndexedDataset final : public Documents {
   std::int64_t vocabulary_size_;
   TokenType type_{};
   std::int64_t sequences_ = 0, boundaries_ = 0, tokens_ = 0;
+  std::string checksum_;
 };
 
 }  // namespace weft

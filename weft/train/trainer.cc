@@ -21,6 +21,7 @@
 #include "weft/train/metrics_writer.h"
 #include "weft/train/record.h"
 #include "weft/train/report.h"
+#include "weft/train/same_run.h"
 #include "weft/train/sample.h"
 #include "weft/train/save_hf.h"
 #include "weft/train/tensorboard.h"
@@ -60,6 +61,8 @@ class Loop {
     mtp_sums_.clear();
     logged_steps_ = 0;
   }
+  void open_files();
+  void open_data();
   std::string advice(std::int64_t iteration) const;
   void finish(bool timed);
   std::vector<MicroBatch> next_batches();
@@ -92,6 +95,30 @@ class Loop {
   std::int64_t logged_steps_ = 0;
 };
 
+// Files may not be the same on all machines: what is wrong on one rank, or differs, ends all of them here.
+void Loop::open_files() {
+  const RankExchange ranks(world_, "before the run");
+  agree_on_errors(ranks, [&] {
+    if (rank_ == 0 && !options_.checkpoint.save_hf.empty()) require_savable(options_.checkpoint.save_hf);
+    config_ = run_config(options_);
+  });
+  require_same_model(ranks, config_);
+  agree_on_errors(ranks, [&] { open_data(); });
+  require_same_data(ranks, data_.splits);
+}
+
+void Loop::open_data() {
+  data_ = open_run_data(options_, config_.vocabulary);
+  for (const std::string& prompt : options_.logging.sample) {
+    if (!data_.tokenizer)
+      throw UserError(
+          "--sample '{}': the model in {} has a tokenizer of its own, which Weft does not read; --tokenizer-type "
+          "NullTokenizer takes token ids",
+          prompt, options_.model.hf);
+    encode_prompt(*data_.tokenizer, prompt, config_.vocabulary);
+  }
+}
+
 Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
     : options_(options),
       out_(environment.out),
@@ -100,17 +127,7 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
       ranks_(world_ ? world_->size() : 1),
       pricer_(environment.pricer) {
   // What would end a long run is looked for before it.
-  if (rank_ == 0 && !options.checkpoint.save_hf.empty()) require_savable(options.checkpoint.save_hf);
-  config_ = run_config(options);
-  data_ = open_run_data(options, config_.vocabulary);
-  for (const std::string& prompt : options.logging.sample) {
-    if (!data_.tokenizer)
-      throw UserError(
-          "--sample '{}': the model in {} has a tokenizer of its own, which Weft does not read; --tokenizer-type "
-          "NullTokenizer takes token ids",
-          prompt, options.model.hf);
-    encode_prompt(*data_.tokenizer, prompt, config_.vocabulary);
-  }
+  open_files();
   SessionOptions session = session_options(options, config_, world_);
   session.ranks.on_device = environment.ranks_on_device;
   session.validates = data_.splits.valid != nullptr;
@@ -121,6 +138,8 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
   session_ = std::make_unique<Session>(environment.device, session);
   control_ = std::make_unique<CheckpointControl>(options, *session_, environment.signals);
   position_ = control_->begin([this](const std::string& text) { say(text); });
+  require_same_iteration(session_->ranks(), position_.iteration);
+  require_same_weights(*session_);
   if (!options.checkpoint.save_hf.empty())
     saver_ = std::make_unique<HuggingFaceSaver>(open_model(options.model.hf), options.checkpoint.save_hf);
 
@@ -174,7 +193,7 @@ int Loop::run() {
   if (!data_.splits.train)
     throw UserError("there is no training data: the split '{}' gives none to it", options_.data.split);
   if (data_.letter_entropy > 0)
-    say(fmt::format("guessing by letter frequency would lose {:.4f} a token; a good model does much better",
+    say(fmt::format("guessing by letter frequency would lose {:.4f} per token; a good model does much better",
                     data_.letter_entropy));
   begin_ = Clock::now();
   first_iteration_ = position_.iteration + 1;
@@ -203,7 +222,7 @@ int Loop::run() {
       forget_sums();
       log(iteration, result, rate, seconds);
       if (result.gradient_norm) control_->save(before, tell);
-      // Without a norm nobody has looked at the gradients of the steps before.
+      // Without a norm the gradients of earlier steps have not been checked.
       throw RunError("iteration {}: the {} is not finite (loss {}, gradient norm {}); {}. {}", iteration,
                      std::isfinite(result.loss) ? "gradient" : "loss", result.loss,
                      result.gradient_norm ? fmt::format("{}", *result.gradient_norm) : "not looked at: --clip-grad 0",
@@ -371,7 +390,7 @@ void Loop::finish(bool timed) {
       const std::vector<Overlap> all = overlaps_of(actual, Lane::exchange);
       const Overlap sum = sum_of(all);
       if (sum.communication > 0)
-        say(fmt::format("exchange {} a rank in the last step, {:.1f} % of it hidden behind computation",
+        say(fmt::format("exchange {} per rank in the last step, {:.1f} % of it hidden behind computation",
                         human_seconds(sum.communication / static_cast<double>(ranks_)), 100 * sum.share_hidden()));
       Plan priced = session_->plan().plan();
       price(priced, session_->module(), pricer_);
@@ -405,8 +424,7 @@ ModelConfig run_config(const TrainOptions& o) {
   config.latent_attention.indexer.loss_factor = o.model.dsa_indexer_loss_coeff;
   config.experts.balance = balance_spec(o.model);  // a family's config has none of it
   if (o.model.moe_router_enable_expert_bias && !config.experts.expert_bias)
-    throw UserError("--moe-router-enable-expert-bias: the model in {} has no such bias; leave the flag out",
-                    o.model.hf);
+    throw UserError("--moe-router-enable-expert-bias: the model in {} has no such bias; drop the flag", o.model.hf);
   if (config.max_positions > 0 && o.batch.seq_length > config.max_positions)
     throw UserError("--seq-length {}: the model in {} is made for at most {} positions (max_position_embeddings)",
                     o.batch.seq_length, o.model.hf, config.max_positions);

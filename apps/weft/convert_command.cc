@@ -96,7 +96,7 @@ int run_convert_command(std::span<const std::string> words) {
   if (!from || !to) throw UserError("weft convert: say both formats: --from hf --to weft, or --from weft --to hf");
   if (in.empty() || out.empty()) throw UserError("weft convert: name both folders: --in DIR --out DIR");
   if (experts && to == CheckpointFormat::weft)
-    throw UserError("--experts {}: a Weft checkpoint has a tensor for each matrix of each expert; leave the flag out",
+    throw UserError("--experts {}: a Weft checkpoint has a tensor for each matrix of each expert; drop the flag",
                     name_of(*experts));
   options.from = *from;
   options.to = *to;

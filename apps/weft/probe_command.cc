@@ -33,7 +33,7 @@ int run_probe_command(std::span<const std::string> words) {
            "Gradients are those of the main loss + X times the mean of the MTP depths' losses.")
       .above(0);
   flags.add("--device", device_name, "NAME", "Where to compute; `weft devices` lists what there is.");
-  flags.add("--threads", threads, "N", "Threads.").standard("one a core").at_least(1);
+  flags.add("--threads", threads, "N", "Threads.").standard("one per core").at_least(1);
   flags.add("--json", json, "Prints one line of JSON.");
   add_optimizer_flags(flags, optimizer);
   flags.apply(flags.scan(words));

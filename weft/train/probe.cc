@@ -71,7 +71,7 @@ void write_results(Session& session, std::vector<DiskTensor> tensors, const Prob
   const Shape shape{batch.batch, batch.length, session.options().config.vocabulary};
   extra.push_back({"logits", *write.type, shape,
                    [&](std::byte* out) { store_doubles(logits.data(), *write.type, out, std::ssize(logits)); }});
-  // A bias of the choice is no weight: it has no gradient there either.
+  // Biases of the choice are not trained: they have no gradient there either.
   std::erase_if(tensors, [](const DiskTensor& t) { return t.parts[0].identity.role == Role::expert_bias; });
   write_tensors(
       options.out, tensors, write,

@@ -14,6 +14,8 @@
 #include "tests/data/temporary_folder.h"
 #include "tests/train/parsed_options.h"
 #include "weft/base/error.h"
+#include "weft/checkpoint/model_description.h"
+#include "weft/checkpoint/run_checkpoint.h"
 
 namespace weft {
 namespace {
@@ -71,6 +73,40 @@ TEST(CheckpointArgs, need_a_checkpoint) {
   const ParsedOptions parsed("--load " + folder.file("none") + " --use-checkpoint-args");
   EXPECT_THAT(parsed.flags.notes(), ElementsAre("--use-checkpoint-args: there is no checkpoint in " +
                                                 folder.file("none") + "; the flags make the model"));
+}
+
+void save_run(const std::string& dir, const Json& arguments) {
+  const CheckpointInProgress checkpoint(dir, 1);
+  checkpoint.begin();
+  const Json run = {{"iteration", 1}, {"consumed_train_samples", 4}, {"optimizer_steps", 1}, {"arguments", arguments}};
+  checkpoint.commit({}, run.dump());
+}
+
+TEST(CheckpointArgs, a_model_of_weft_is_that_of_its_flags) {
+  const TemporaryFolder folder;
+  const std::string run = folder.file("run");
+  ParsedOptions saved(
+      "--pattern [*E] --hidden-size 32 --num-experts 4 --disable-bias-linear --seq-length 32 "
+      "--moe-router-load-balancing-type aux_loss seq_aux_loss --moe-aux-loss-coeff 0.1 0.2 --lr 0.7");
+  save_run(run, Json::parse(flags_of_run(saved.options)));
+  const ParsedOptions parsed("--load " + run + " --use-checkpoint-args");
+  EXPECT_EQ(to_json(model_config(parsed.options)), to_json(model_config(saved.options)));
+  EXPECT_EQ(parsed.options.optimizer.lr, TrainOptions().optimizer.lr);  // not of the model
+  const std::string words = "--load " + run + " --use-checkpoint-args ", at = run + "/iter_0000001 ";
+  EXPECT_EQ(problem_of(words + "--num-experts 8"),
+            "--num-experts 8: " + at + "(num-experts) has 4; drop the flag, or --use-checkpoint-args");
+  EXPECT_EQ(problem_of(words + "--qk-layernorm"),
+            "--qk-layernorm true: " + at + "(qk-layernorm) has false; drop the flag, or --use-checkpoint-args");
+}
+
+TEST(CheckpointArgs, a_model_of_hugging_faces_is_described_by_the_manifest) {
+  const TemporaryFolder folder;
+  const std::string run = folder.file("run"), at = run + "/iter_0000001";
+  save_run(run, {{"hf", "/somewhere/else"}, {"moe-z-loss-coeff", "0.1"}, {"hidden-size", "128"}});
+  std::map<std::string, std::string> flags;
+  for (const CheckpointArg& arg : model_flags_of_weft(arguments_of(*find_checkpoint(run)), at))
+    flags[arg.flag] = arg.value.words[0];
+  EXPECT_EQ(flags, (std::map<std::string, std::string>{{"--hf", at}, {"--moe-z-loss-coeff", "0.1"}}));
 }
 
 // name -> flag and value

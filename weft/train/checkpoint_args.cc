@@ -34,17 +34,22 @@ FlagValue value_of(const Flag& flag, const std::string& text) {
 
 }  // namespace
 
-std::vector<CheckpointArg> model_flags_of_weft(const Json& arguments) {
+std::vector<CheckpointArg> model_flags_of_weft(const Json& arguments, const std::string& folder) {
   TrainOptions options;
   FlagTable flags("");
   add_train_flags(flags, options);
   std::vector<CheckpointArg> args;
+  const auto text_of = [&](const std::string& name) {
+    const auto at = arguments.find(name);
+    return at != arguments.end() && at->is_string() ? at->get<std::string>() : "";
+  };
+  const bool of_hugging_face = arguments.empty() || !text_of("hf").empty();
+  if (of_hugging_face) args.push_back({"its manifest", "--hf", {Form::words, {folder}}});
   for (const Flag& flag : flags.flags()) {
-    if (flag.kind == FlagKind::foreign || !makes_model(flag)) continue;
-    const auto at = arguments.find(flag.key());
-    if (at == arguments.end() || !at->is_string()) continue;
-    const std::string text = at->get<std::string>();
-    if (!text.empty() && text != flag.show()) args.push_back({flag.key(), flag.name, value_of(flag, text)});
+    if (flag.kind == FlagKind::foreign || !makes_model(flag) || !arguments.contains(flag.key())) continue;
+    if (of_hugging_face && flag.section != "Balance of experts") continue;
+    const std::string text = text_of(flag.key());
+    args.push_back({flag.key(), flag.name, value_of(flag, text), text == flag.show()});
   }
   return args;
 }
@@ -52,23 +57,28 @@ std::vector<CheckpointArg> model_flags_of_weft(const Json& arguments) {
 namespace {
 
 // What the checkpoint says, as if it were written.
-std::vector<FlagAssignment> assignments_of(const CheckpointPlace& place) {
+struct FlagOfCheckpoint {
+  FlagAssignment assignment;
+  bool is_default = false;
+};
+std::vector<FlagOfCheckpoint> flags_in(const CheckpointPlace& place) {
   const std::string where = place.folder.string();
   const Json arguments = arguments_of(place);
-  if (arguments.empty())
+  const bool is_weft = place.form == CheckpointForm::weft;
+  if (arguments.empty() && !is_weft)
     throw UserError("{} does not say with which flags it was made; describe the model by flags", where);
-  std::vector<FlagAssignment> assignments;
+  std::vector<FlagOfCheckpoint> found;
   try {
-    for (CheckpointArg& arg :
-         place.form == CheckpointForm::weft ? model_flags_of_weft(arguments) : model_flags_of_megatron(arguments))
-      assignments.push_back(
-          {arg.flag,
-           std::move(arg.value),
-           {.source = FlagOrigin::Source::checkpoint, .where = fmt::format("{} ({})", where, arg.name)}});
+    for (const CheckpointArg& arg :
+         is_weft ? model_flags_of_weft(arguments, where) : model_flags_of_megatron(arguments))
+      found.push_back({{arg.flag,
+                        arg.value,
+                        {.source = FlagOrigin::Source::checkpoint, .where = fmt::format("{} ({})", where, arg.name)}},
+                       arg.is_default});
   } catch (const UserError& error) {
     throw UserError("{}: {}", where, error.what());
   }
-  return assignments;
+  return found;
 }
 
 std::string shown(const FlagAssignment& assignment) {
@@ -82,7 +92,7 @@ TrainOptions options_of_megatron(const CheckpointPlace& place) {
   FlagTable flags("");
   add_train_flags(flags, options);
   std::vector<std::string> problems;
-  for (const FlagAssignment& assignment : assignments_of(place)) {
+  for (const auto& [assignment, is_default] : flags_in(place)) {
     try {
       flags.apply({&assignment, 1});
     } catch (const UserError& error) {
@@ -123,9 +133,9 @@ void take_checkpoint_args(FlagTable& flags, const TrainOptions& options) {
   FlagTable table("");
   add_train_flags(table, theirs);
   std::vector<std::string> problems, taken;
-  for (const FlagAssignment& assignment : assignments_of(*place)) {
+  for (const auto& [assignment, is_default] : flags_in(*place)) {
     try {
-      table.apply({&assignment, 1});
+      if (!is_default) table.apply({&assignment, 1});
     } catch (const UserError& error) {
       problems.push_back(fmt::format("{}: {}", shown(assignment), error.what()));
       continue;
@@ -134,7 +144,7 @@ void take_checkpoint_args(FlagTable& flags, const TrainOptions& options) {
     if (value == here) continue;
     if (flags.is_set(assignment.spelling)) {
       problems.push_back(fmt::format("{} {}: {} has {}; drop the flag, or --use-checkpoint-args", assignment.spelling,
-                                     here, assignment.origin.where, value));
+                                     here, assignment.origin.where, value.empty() ? "none" : value));
       continue;
     }
     flags.apply({&assignment, 1});

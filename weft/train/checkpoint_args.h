@@ -15,10 +15,12 @@ struct CheckpointArg {
   std::string name;  // there: "hidden_size"
   std::string flag;  // here: "--hidden-size"
   FlagValue value;
+  bool is_default = false;  // what the flag is where nobody sets it
 };
 
-// Of Weft's own checkpoints: the flags under their own names.
-std::vector<CheckpointArg> model_flags_of_weft(const Json& arguments);
+// Of Weft's own checkpoints: the flags under their own names. A model that came from a Hugging Face folder is described by
+// the manifest, and so is one that no run has saved: --hf `folder`, that of the checkpoint.
+std::vector<CheckpointArg> model_flags_of_weft(const Json& arguments, const std::string& folder);
 // Of Megatron's args. UserError that names the arg: a model that Weft does not have. (megatron_args.cc)
 std::vector<CheckpointArg> model_flags_of_megatron(const Json& args);
 

@@ -22,6 +22,7 @@ struct ConvertOptions {
   std::filesystem::path in, out;
   std::optional<ExpertsForm> experts;  // of a Hugging Face folder that is written; absent: as they were
   std::int64_t max_shard_bytes = 50'000'000'000;
+  bool megatron_stacked_layers = false;  // of a Megatron checkpoint: a tensor for all layers, [layers, ...]
   std::function<void(std::size_t bytes, std::size_t total)> progress = {};
 };
 
@@ -41,6 +42,10 @@ ConvertResult convert_checkpoint(const ModelSource& source, const ConvertOptions
 ConvertResult write_hugging_face(const ModelSource& source, const ConvertOptions& options);  // convert_hugging_face.cc
 // With the optimizer's state where the source has it. (convert_weft.cc)
 ConvertResult write_weft(const ModelSource& source, const ConvertOptions& options);
+
+// To DIR/iter_NNNNNNN, or DIR/release of a model without a run; with the optimizer's state where the source has it, in the
+// form that Megatron calls fully reshardable. (convert_megatron.cc)
+ConvertResult write_megatron(const ModelSource& source, const ConvertOptions& options);
 
 // What a folder of this model has, with the types of its tensors.
 HuggingFaceModel hugging_face_tensors(const ModelSource& source, std::optional<ExpertsForm> experts);

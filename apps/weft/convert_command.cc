@@ -53,12 +53,13 @@ void report(const ConvertOptions& options, const ConvertResult& result, bool jso
              human_bytes(static_cast<double>(result.bytes)), result.files, result.files == 1 ? "" : "s");
 }
 
-// The model is that of the checkpoint's args.
-std::unique_ptr<ModelSource> open_megatron_of_args(const std::filesystem::path& folder) {
+// The model is that of the checkpoint's args, unless Weft wrote the checkpoint and says more.
+std::unique_ptr<ModelSource> open_megatron_in(const std::filesystem::path& folder) {
   const std::optional<CheckpointPlace> place = find_checkpoint(folder);
   if (!place || place->form != CheckpointForm::megatron)
     throw UserError("--in {}: there is no checkpoint of Megatron's{}", folder.string(),
                     place ? "; it is Weft's, read with --from weft" : "");
+  if (std::unique_ptr<ModelSource> source = open_megatron_of_weft(*place)) return source;
   const TrainOptions options = options_of_megatron(*place);
   return open_megatron(*place, model_config(options), flags_of_run(options));
 }
@@ -77,15 +78,13 @@ int run_convert_command(std::span<const std::string> words) {
   flags.further_words_mean("the folders are --in DIR and --out DIR");
   using Format = std::optional<CheckpointFormat>;
   const std::vector<std::pair<std::string, Format>> formats = {{"hf", CheckpointFormat::hugging_face},
-                                                               {"weft", CheckpointFormat::weft}};
-  auto formats_read = formats;
-  formats_read.emplace_back("megatron", CheckpointFormat::megatron);
+                                                               {"weft", CheckpointFormat::weft},
+                                                               {"megatron", CheckpointFormat::megatron}};
   flags.choice(
-      "--from", from, formats_read,
+      "--from", from, formats,
       "What is read: a Hugging Face folder, or a checkpoint of Weft or Megatron (torch_dist): of a model or of a "
       "run, the last in its folder.");
-  flags.choice("--to", to, formats, "What is written.")
-      .lacks("megatron", "Megatron's files are read, not written; use hf or weft");
+  flags.choice("--to", to, formats, "What is written.");
   flags.add("--in", in, "DIR", "The folder to read.");
   flags.add("--out", out, "DIR", "The folder to make; it must not exist, or be empty.");
   flags.choice("--experts", experts,
@@ -100,6 +99,10 @@ int run_convert_command(std::span<const std::string> words) {
         shard_size = text;
       },
       [&] { return shard_size; }, "Files are not larger, unless one tensor is: 5GB, 500MB, 2GiB.");
+  flags.add(
+      "--megatron-stacked-layers", options.megatron_stacked_layers,
+      "Of a Megatron checkpoint that is written: a tensor for all layers, [layers, ...], as its transformers of equal "
+      "layers have them, instead of one for each layer.");
   flags.add("--json", json, "Prints a summary as JSON.");
   flags.apply(flags.scan(words));
   if (flags.help_wanted()) {
@@ -111,6 +114,11 @@ int run_convert_command(std::span<const std::string> words) {
   if (experts && to == CheckpointFormat::weft)
     throw UserError("--experts {}: a Weft checkpoint has a tensor for each matrix of each expert; leave the flag out",
                     name_of(*experts));
+  if (experts && to == CheckpointFormat::megatron)
+    throw UserError("--experts {}: a Megatron checkpoint has the experts of a layer in one tensor; leave the flag out",
+                    name_of(*experts));
+  if (options.megatron_stacked_layers && to != CheckpointFormat::megatron)
+    throw UserError("--megatron-stacked-layers is for --to megatron; leave the flag out");
   options.from = *from;
   options.to = *to;
   options.in = in;
@@ -122,7 +130,7 @@ int run_convert_command(std::span<const std::string> words) {
     progress->at(static_cast<double>(bytes));
   };
   const ConvertResult result = from == CheckpointFormat::megatron
-                                   ? convert_checkpoint(*open_megatron_of_args(options.in), options)
+                                   ? convert_checkpoint(*open_megatron_in(options.in), options)
                                    : convert_checkpoint(options);
   progress.reset();
   report(options, result, json);

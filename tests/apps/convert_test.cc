@@ -50,6 +50,21 @@ TEST_F(Convert, AWeftCheckpointIsTakenWhereAHuggingFaceModelIs) {
   EXPECT_THAT(expect_done({"check", "--hf", weft_}), HasSubstr("[+-][+E][+E]/[+E]/[+E]"));
 }
 
+TEST_F(Convert, ToMegatronAndBackIsTheSameFolder) {
+  const std::string megatron = folder_.file("megatron");
+  for (const bool stacked : {false, true}) {
+    EXPECT_THAT(expect_done(convert("hf", golden("qwen3_moe"), "megatron", megatron) +
+                            (stacked ? Words{"--megatron-stacked-layers"} : Words{})),
+                HasSubstr(": qwen3_moe [*E][*E]\n56.0 k parameters, "));
+    EXPECT_EQ(read_file(megatron + "/latest_checkpointed_iteration.txt"), "release");
+    expect_done(convert("megatron", megatron, "hf", back_));
+    EXPECT_EQ(read_file(back_ + "/model.safetensors"), read_file(golden("qwen3_moe/model.safetensors")));
+    EXPECT_EQ(read_file(back_ + "/config.json"), read_file(golden("qwen3_moe/config.json")));
+    std::filesystem::remove_all(megatron);
+    std::filesystem::remove_all(back_);
+  }
+}
+
 TEST_F(Convert, MegatronsCheckpointsAreReadWithTheOptimizer) {
   const Words probe = {"probe", "--tokens", golden("qwen3_moe/golden.safetensors"), "--json", "--hf"};
   const auto loss_of = [&](const std::string& model) {
@@ -76,7 +91,12 @@ TEST_F(Convert, MegatronsCheckpointsAreReadWithTheOptimizer) {
 TEST_F(Convert, WrongRequests) {
   expect_refused({"convert"}, {"say both formats: --from hf --to weft"});
   expect_refused({"convert", "--from", "hf", "--to", "weft"}, {"name both folders: --in DIR --out DIR"});
-  expect_refused({"convert", "--from", "hf", "--to", "megatron"}, {"Megatron's files are read, not written"});
+  expect_refused(convert("hf", golden("qwen3_moe"), "megatron", back_) + Words{"--experts", "fused"},
+                 {"--experts fused: a Megatron checkpoint has the experts of a layer in one tensor"});
+  expect_refused(convert("hf", golden("qwen3_moe"), "weft", back_) + Words{"--megatron-stacked-layers"},
+                 {"--megatron-stacked-layers is for --to megatron"});
+  expect_refused(convert("hf", golden("qwen3_moe_b"), "megatron", back_) + Words{"--megatron-stacked-layers"},
+                 {"cannot be stacked"});
   expect_refused(convert("megatron", golden("llama"), "weft", weft_),
                  {"--in " + golden("llama") + ": there is no checkpoint of Megatron's"});
   expect_refused({"convert", "--from", "gguf"}, {"--from"});

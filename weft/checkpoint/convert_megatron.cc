@@ -1,6 +1,8 @@
 // To a checkpoint of Megatron's form torch_dist.
+#include <filesystem>
 #include <map>
 #include <memory>
+#include <system_error>
 
 #include <nlohmann/json.hpp>
 
@@ -10,6 +12,7 @@
 #include "weft/checkpoint/megatron/megatron_args.h"
 #include "weft/checkpoint/megatron/megatron_chunks.h"
 #include "weft/checkpoint/megatron/megatron_keys.h"
+#include "weft/checkpoint/megatron/megatron_source.h"
 #include "weft/checkpoint/megatron/shared_state.h"
 #include "weft/checkpoint/parameter_list.h"
 #include "weft/checkpoint/torch_dist/torch_dist_writer.h"
@@ -23,6 +26,12 @@ StoredType wider(StoredType a, StoredType b) {
   if (a == b) return a;
   if (a == StoredType::f64 || b == StoredType::f64) return StoredType::f64;
   return StoredType::f32;  // also for BF16 with F16: neither holds the other
+}
+
+void make_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directory(folder, error);
+  if (error) throw RunError("cannot make the folder {}: {}", folder.string(), error.message());
 }
 
 class MegatronWriter {
@@ -50,13 +59,18 @@ class MegatronWriter {
     const std::optional<SavedRun> run = source_.run();
     const std::string name = run ? fmt::format("iter_{:07}", run->position.iteration) : "release";
     NewFolder folder(options_.out);
-    std::filesystem::create_directory(folder.path() / name);
+    make_folder(folder.path() / name);
     TorchDistWriterOptions writing;
     writing.max_file_bytes = static_cast<std::uint64_t>(options_.max_shard_bytes);
     writing.written = progress_of(options_, result.bytes);
     TorchDistWriter writer(folder.path() / name, writing);
     for (const Planned& planned : planned_) write_tensor(writer, planned);
     writer.write_shared_state(state(run));
+    if (const SideFiles files = source_.side_files(); !files.empty()) {
+      const std::filesystem::path side = folder.path() / name / megatron_side_folder;
+      make_folder(side);
+      write_side_files(side, files);
+    }
     const TorchDistWriter::Written written = writer.finish();
     result.tensors_out = written.tensors;
     result.files = written.files;
@@ -142,7 +156,9 @@ class MegatronWriter {
     }
     state.bf16 = planned_.front().type == StoredType::bf16;
     state.optimizer = optimizer_;
-    state.description = to_json(source_.description());
+    ModelDescription description = source_.description();
+    description.hugging_face = origin_with_types(source_);
+    state.description = to_json(description);
     return shared_state(state);
   }
 

@@ -56,8 +56,10 @@ class State {
                                                {"param_state_sharding_type", "fully_reshardable"}}));
       fields.emplace_back("opt_param_scheduler", schedule());
     }
+    // What open_megatron_of_weft reads; Megatron does not look at it.
     if (!state_.description.is_null())
-      fields.emplace_back("weft", PythonValue::fields({{"model", PythonValue::from(state_.description)}}));
+      fields.emplace_back("weft", PythonValue::fields({{"model", PythonValue::from(state_.description)},
+                                                       {"arguments", PythonValue::from(state_.flags)}}));
     return PythonValue::fields(std::move(fields));
   }
 

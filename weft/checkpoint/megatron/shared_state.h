@@ -18,7 +18,7 @@ struct SharedState {
   std::optional<RunPosition> position = {};
   bool bf16 = false;
   bool optimizer = false;  // its state is there
-  Json description = {};   // of the model, for Weft: under "weft"
+  Json description = {};   // of the model, for Weft
 };
 PythonValue shared_state(const SharedState& state);
 

@@ -1,10 +1,12 @@
 # Warnings are errors, in our code only.
 set(WEFT_WARNINGS -Wall -Wextra -Werror -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wno-missing-field-initializers)
 
-set(WEFT_SANITIZE "" CACHE STRING "address (with undefined) or thread")
+set(WEFT_SANITIZE "" CACHE STRING "address (with undefined), thread, or fuzzer (with both of the first; clang)")
 set(WEFT_SANITIZE_FLAGS "")
 if(WEFT_SANITIZE STREQUAL "address")
   set(WEFT_SANITIZE_FLAGS -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+elseif(WEFT_SANITIZE STREQUAL "fuzzer")
+  set(WEFT_SANITIZE_FLAGS -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
 elseif(WEFT_SANITIZE STREQUAL "thread")
   set(WEFT_SANITIZE_FLAGS -fsanitize=thread -fno-omit-frame-pointer)
 endif()

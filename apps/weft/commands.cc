@@ -16,6 +16,7 @@ std::vector<Command> commands() {
       {"verify", run_verify_command},
       {"probe", run_probe_command},
       {"convert", run_convert_command},
+      {"inspect", run_inspect_command},
       {"tokenize", [](std::span<const std::string> words) { return run_tokenize_command(words); }},
       {"pattern", [](std::span<const std::string> words) { return run_pattern_command(words, stdout); }},
       {"grid", [](std::span<const std::string> words) { return run_grid_command(words, stdout); }},

@@ -19,6 +19,7 @@ int run_plan_command(std::span<const std::string> words);
 int run_check_command(std::span<const std::string> words);
 int run_probe_command(std::span<const std::string> words);
 int run_convert_command(std::span<const std::string> words);
+int run_inspect_command(std::span<const std::string> words);
 int run_verify_command(std::span<const std::string> words);
 int run_devices_command(std::span<const std::string> words);
 

@@ -53,12 +53,13 @@ void report(const ConvertOptions& options, const ConvertResult& result, bool jso
              human_bytes(static_cast<double>(result.bytes)), result.files, result.files == 1 ? "" : "s");
 }
 
-// The model is that of the checkpoint's args.
-std::unique_ptr<ModelSource> open_megatron_of_args(const std::filesystem::path& folder) {
+// The model is that of the checkpoint's args, unless Weft wrote the checkpoint and says more.
+std::unique_ptr<ModelSource> open_megatron_in(const std::filesystem::path& folder) {
   const std::optional<CheckpointPlace> place = find_checkpoint(folder);
   if (!place || place->form != CheckpointForm::megatron)
     throw UserError("--in {}: there is no checkpoint of Megatron's{}", folder.string(),
                     place ? "; it is Weft's, read with --from weft" : "");
+  if (std::unique_ptr<ModelSource> source = open_megatron_of_weft(*place)) return source;
   const TrainOptions options = options_of_megatron(*place);
   return open_megatron(*place, model_config(options), flags_of_run(options));
 }
@@ -77,15 +78,13 @@ int run_convert_command(std::span<const std::string> words) {
   flags.further_words_mean("the folders are --in DIR and --out DIR");
   using Format = std::optional<CheckpointFormat>;
   const std::vector<std::pair<std::string, Format>> formats = {{"hf", CheckpointFormat::hugging_face},
-                                                               {"weft", CheckpointFormat::weft}};
-  auto formats_read = formats;
-  formats_read.emplace_back("megatron", CheckpointFormat::megatron);
+                                                               {"weft", CheckpointFormat::weft},
+                                                               {"megatron", CheckpointFormat::megatron}};
   flags.choice(
-      "--from", from, formats_read,
+      "--from", from, formats,
       "What is read: a Hugging Face folder, or a checkpoint of Weft or Megatron (torch_dist): of a model or of a "
       "run, the last in its folder.");
-  flags.choice("--to", to, formats, "What is written.")
-      .lacks("megatron", "Megatron's files are read, not written; use hf or weft");
+  flags.choice("--to", to, formats, "What is written.");
   flags.add("--in", in, "DIR", "The folder to read.");
   flags.add("--out", out, "DIR", "The folder to make; it must not exist, or be empty.");
   flags.choice("--experts", experts,
@@ -93,6 +92,18 @@ int run_convert_command(std::span<const std::string> words) {
                    {"as-read", std::nullopt}, {"separate", ExpertsForm::separate}, {"fused", ExpertsForm::fused}},
                "Of a Hugging Face folder that is written: a tensor for every expert's matrix, or one for all experts "
                "of a layer.");
+  flags
+      .add("--hf-family", options.hugging_face.family, "NAME",
+           "Of a Hugging Face folder that is written, where the model does not come from one: its family.")
+      .standard("the only one that has such models");
+  flags.choice("--hf-dtype", options.hugging_face.type,
+               std::vector<std::pair<std::string, std::optional<StoredType>>>{{"as-is", std::nullopt},
+                                                                              {"f32", StoredType::f32},
+                                                                              {"bf16", StoredType::bf16},
+                                                                              {"f16", StoredType::f16},
+                                                                              {"f64", StoredType::f64}},
+               "Of the tensors of a Hugging Face folder that is written. as-is: as they were, or of a run that did not "
+               "begin with such a folder what it computed in.");
   flags.custom(
       "--max-shard-size", "SIZE",
       [&](const std::string& text) {
@@ -100,6 +111,10 @@ int run_convert_command(std::span<const std::string> words) {
         shard_size = text;
       },
       [&] { return shard_size; }, "Files are not larger, unless one tensor is: 5GB, 500MB, 2GiB.");
+  flags.add(
+      "--megatron-stacked-layers", options.megatron_stacked_layers,
+      "Of a Megatron checkpoint that is written: a tensor for all layers, [layers, ...], as its transformers of equal "
+      "layers have them, instead of one for each layer.");
   flags.add("--json", json, "Prints a summary as JSON.");
   flags.apply(flags.scan(words));
   if (flags.help_wanted()) {
@@ -109,20 +124,28 @@ int run_convert_command(std::span<const std::string> words) {
   if (!from || !to) throw UserError("weft convert: say both formats: --from hf --to weft, or --from weft --to hf");
   if (in.empty() || out.empty()) throw UserError("weft convert: name both folders: --in DIR --out DIR");
   if (experts && to == CheckpointFormat::weft)
-    throw UserError("--experts {}: a Weft checkpoint has a tensor for each matrix of each expert; leave the flag out",
+    throw UserError("--experts {}: a Weft checkpoint has a tensor for each matrix of each expert; drop the flag",
                     name_of(*experts));
+  if ((options.hugging_face.type || !options.hugging_face.family.empty()) && to != CheckpointFormat::hugging_face)
+    throw UserError("{}: only a Hugging Face folder that is written has one; drop the flag",
+                    options.hugging_face.type ? "--hf-dtype" : "--hf-family");
+  if (experts && to == CheckpointFormat::megatron)
+    throw UserError("--experts {}: a Megatron checkpoint has the experts of a layer in one tensor; drop the flag",
+                    name_of(*experts));
+  if (options.megatron_stacked_layers && to != CheckpointFormat::megatron)
+    throw UserError("--megatron-stacked-layers is for --to megatron; drop the flag");
   options.from = *from;
   options.to = *to;
   options.in = in;
   options.out = out;
-  options.experts = experts;
+  options.hugging_face.experts = experts;
   std::optional<Progress> progress;
   options.progress = [&](std::size_t bytes, std::size_t total) {
     if (!progress) progress.emplace("written", static_cast<double>(total));
     progress->at(static_cast<double>(bytes));
   };
   const ConvertResult result = from == CheckpointFormat::megatron
-                                   ? convert_checkpoint(*open_megatron_of_args(options.in), options)
+                                   ? convert_checkpoint(*open_megatron_in(options.in), options)
                                    : convert_checkpoint(options);
   progress.reset();
   report(options, result, json);

@@ -1,14 +1,17 @@
-// weft: one executable, one subcommand a job.
+// weft: one executable, one subcommand per job.
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "apps/weft/commands.h"
+#include "apps/weft/file_signals.h"
+#include "apps/weft/interrupts.h"
 #include "weft/base/error.h"
 #include "weft/base/text.h"
 #include "weft/train/options_fields.h"
@@ -20,16 +23,17 @@ constexpr const char* usage =
     "\n"
     "  train      train a model\n"
     "  plan       print the plan of a training step\n"
-    "  check      build and check a plan; say parameters, memory and work before anything runs\n"
+    "  check      build and check a plan; report parameters, memory and work before anything runs\n"
     "  verify     run a layout and the serial single-rank oracle side by side, compare every number\n"
     "  probe      load a model, run forward and backward on given tokens, write logits and gradients\n"
     "  convert    a model's folder in another format: Hugging Face, Weft\n"
+    "  inspect    what a checkpoint is; in what two of them differ\n"
     "  tokenize   text to token files\n"
     "  pattern    explain a layer pattern\n"
     "  grid       explain a grid of ranks\n"
     "  devices    what this build and this machine can do\n"
     "\n"
-    "weft COMMAND --help says more. Exit codes: 0 done, 1 failed while running, 2 the request was wrong.\n";
+    "weft COMMAND --help lists its options. Exit codes: 0 done, 1 failed while running, 2 the request was wrong.\n";
 
 int dispatch(const std::vector<std::string>& words) {
   using namespace weft;
@@ -39,7 +43,11 @@ int dispatch(const std::vector<std::string>& words) {
   }
   const std::span<const std::string> rest = std::span(words).subspan(1);
   for (const Command& command : commands())
-    if (command.name == words[0]) return command.run(rest);
+    if (command.name == words[0]) {
+      std::optional<Interrupts> interrupts;
+      if (command.name != "train") interrupts.emplace();  // train also has other ways to end
+      return command.run(rest);
+    }
   std::vector<std::string> names;
   for (const Command& command : commands()) names.push_back(command.name);
   const std::string near = nearest_name(words[0], names);
@@ -58,6 +66,7 @@ void flush_output() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  weft::report_file_signals();
   try {
     const int code = dispatch({argv + 1, argv + argc});
     flush_output();

@@ -1,8 +1,11 @@
 #include "apps/weft/output_file.h"
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "weft/base/error.h"
 #include "weft/base/text.h"
@@ -16,6 +19,12 @@ void require_folder_of(const std::string& flag, const std::string& file) {
     throw UserError("{} {}: there is no folder {}; make it first", flag, file, folder.string());
   if (!file.empty() && std::filesystem::is_directory(path, error))
     throw UserError("{} {}: this is a folder; name a file in it", flag, file);
+  const std::string place = std::filesystem::is_regular_file(path, error) ? file
+                            : folder.empty()                              ? "."
+                                                                          : folder.string();
+  if (!file.empty() && !std::filesystem::is_other(std::filesystem::status(path, error)) &&
+      ::access(place.c_str(), W_OK) != 0)
+    throw UserError("{} {}: {} cannot be written to: {}; name another place", flag, file, place, std::strerror(errno));
 }
 
 void note_missing_outputs(const FlagTable& flags, const std::string& why, const std::vector<const char*>& outputs) {

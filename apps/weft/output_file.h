@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// UserError unless `file` is "" (not asked for) or its folder exists.
+// UserError unless `file` is "" (not asked for) or its folder exists and can be written to.
 void require_folder_of(const std::string& flag, const std::string& file);
 
 // Says on stderr which of these outputs the command line asked for and do not come: "note: WHY, so nothing comes of

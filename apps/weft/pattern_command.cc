@@ -5,10 +5,11 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "weft/base/error.h"
 #include "weft/base/json.h"
 #include "weft/base/text.h"
 #include "weft/pattern/pattern.h"
-#include "weft/train/flags.h"
+#include "weft/train/options.h"
 
 namespace weft {
 namespace {
@@ -20,7 +21,7 @@ Patterns
             D sparse attention   - MLP   E mixture of experts
   [*E]      a group: one layer of several symbols, never split; E only as the last
   |         ends a segment; segment = virtual stage x PP + pipeline rank
-  /         begins an MTP part, one a depth, all the same
+  /         begins an MTP part, one per depth, all the same
 
 Example: weft pattern 'M[*E]|M-/[*E]' --pp 2
 )";
@@ -128,11 +129,13 @@ std::string draw(const Pattern& pattern) {
 }  // namespace
 
 int run_pattern_command(std::span<const std::string> args, std::FILE* out) {
-  std::string text;
+  const std::string not_given = "\n";  // an empty pattern is legal
+  std::string text = not_given;
   std::int64_t pp = 1, first = 0, last = 0;
   bool json = false;
   FlagTable flags("weft pattern", "Explains a layer pattern: its segments on pipeline ranks, its layers and units.");
-  flags.positional("PATTERN", text, "The layers, in single quotes: a shell has its own meaning for * and |.");
+  ModelOptions model;
+  flags.positional("PATTERN", text, "The layers, in single quotes: a shell has its own meaning for * and |.", false);
   flags.further_words_mean(
       "one pattern is explained at a time; put it in single quotes, for a shell has its own "
       "meaning for * and |");
@@ -142,11 +145,21 @@ int run_pattern_command(std::span<const std::string> args, std::FILE* out) {
       .standard("even");
   flags.add("--last-stage-layers", last, "N", "Layers of the last rank.").at_least(0).standard("even");
   flags.add("--json", json, "Prints JSON.");
+  flags.section("Instead of a pattern");
+  add_layer_flags(flags, model);
+  flags.add("--num-experts", model.num_experts, "N", "Number of experts in a layer that has them.").at_least(1);
   flags.apply(flags.scan(args));
   if (flags.help_wanted()) {
     fmt::print(out, "{}{}", flags.help(), legend);
     return 0;
   }
+  const bool given = text != not_given;
+  if (!given && model.num_layers == 0)
+    throw UserError("PATTERN is missing; usage: weft pattern PATTERN [flags], or weft pattern --num-layers N [flags]");
+  if (given && model.num_layers > 0) throw UserError("both PATTERN and --num-layers are given; keep one");
+  if (!given) text = pattern_of_layers(model);
+  model.pattern = text;
+  throw_problems(find_layer_problems(flags, model, given));
   SplitOptions split{.pp = static_cast<int>(pp)};
   if (flags.is_set("--first-stage-layers")) split.first_stage_layers = static_cast<int>(first);
   if (flags.is_set("--last-stage-layers")) split.last_stage_layers = static_cast<int>(last);

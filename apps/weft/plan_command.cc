@@ -100,8 +100,8 @@ bool parse(const char* program, const char* summary, std::span<const std::string
   require_folder_of("--trace", options.execution.trace);
   for (const auto& notes : {flags.notes(), weave_notes(options)})
     for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
-  std::vector<const char*> outputs = {"--timeline", "--metrics", "--tensorboard-dir",
-                                      "--sample",   "--save-hf", "--digest"};
+  std::vector<const char*> outputs = {"--timeline", "--metrics",   "--tensorboard-dir", "--sample",
+                                      "--save-hf",  "--hf-family", "--hf-dtype",        "--digest"};
   if (!draws) outputs.push_back("--trace");
   note_missing_outputs(flags, fmt::format("{} runs nothing (weft plan --html FILE draws its plan)", program), outputs);
   return true;
@@ -124,7 +124,7 @@ int run_plan_command(std::span<const std::string> words) {
     if (!output.html.empty()) write_file_atomically(output.html, timeline_page(timeline, nullptr));
     if (!options.execution.trace.empty()) write_file_atomically(options.execution.trace, perfetto_trace(timeline));
     if (!output.json) {
-      fmt::print("{} nodes a rank; {}, {}\n", planned.step.plan.nodes.size(),
+      fmt::print("{} nodes per rank; {}, {}\n", planned.step.plan.nodes.size(),
                  step_text(estimate_step(planned.step.ranks(), output.cluster)), timeline.times);
       return 0;
     }
@@ -140,7 +140,7 @@ int run_plan_command(std::span<const std::string> words) {
 int run_check_command(std::span<const std::string> words) {
   TrainOptions options;
   Output output;
-  if (!parse("weft check", "Builds and checks the plan; says parameters, peak memory and work before anything runs.",
+  if (!parse("weft check", "Builds and checks the plan; reports parameters, peak memory and work before anything runs.",
              words, options, output))
     return 0;
   const PlannedStep planned = planned_step(options);

@@ -23,7 +23,7 @@ int run_probe_command(std::span<const std::string> words) {
   FlagTable flags("weft probe",
                   "Loads a model, runs forward and backward on given tokens; writes logits and every gradient.");
   flags.section("Probe");
-  flags.add("--hf", model, "DIR", "Hugging Face directory: config.json and safetensors.");
+  flags.add("--hf", model, "DIR", "A Hugging Face folder, or a Weft checkpoint.");
   flags.add("--tokens", tokens, "FILE", "Safetensors with input_ids and labels [batch, length], or trajectory.tokens.");
   flags.add("--out", out, "FILE", "Safetensors to write: logits, and grad.NAME for every weight.");
   flags.choice("--dtype", dtype, {{"f32", DType::f32}, {"f64", DType::f64}, {"bf16", DType::bf16}}, "Computes in it.");
@@ -33,7 +33,7 @@ int run_probe_command(std::span<const std::string> words) {
            "Gradients are those of the main loss + X times the mean of the MTP depths' losses.")
       .above(0);
   flags.add("--device", device_name, "NAME", "Where to compute; `weft devices` lists what there is.");
-  flags.add("--threads", threads, "N", "Threads.").standard("one a core").at_least(1);
+  flags.add("--threads", threads, "N", "Threads.").standard("one per core").at_least(1);
   flags.add("--json", json, "Prints one line of JSON.");
   add_optimizer_flags(flags, optimizer);
   flags.apply(flags.scan(words));

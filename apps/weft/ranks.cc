@@ -15,22 +15,37 @@
 #include "weft/comm/neighbours.h"
 #include "weft/comm/tcp_world.h"
 #include "weft/train/options_fields.h"
+#include "weft/train/rank_agreement.h"
 
 namespace weft {
 
 namespace {
+
+// Prints this rank's error unless another rank has failed with the same one, and prints it.
+void print_own(const World& world, const Launch& launch, const std::string& message) {
+  try {
+    world.throw_if_ended();
+  } catch (const PeerError& e) {
+    if (e.rank().value != launch.rank && std::string_view(e.what()).ends_with(message)) return;
+  }
+  fmt::print(stderr, "weft: {}{}\n", launch.rank == 0 ? "" : fmt::format("rank {}: ", launch.rank),
+             with_flags(message));
+}
 
 // A process of a launcher: one rank.
 int run_launched(const Launch& launch, double timeout, const std::function<int(World&)>& body) {
   const std::unique_ptr<World> world = join_world(launch, timeout);
   try {
     return body(*world);
-  } catch (const PeerError& e) {  // that rank says it itself; this is for when it cannot
+  } catch (const PeerError& e) {  // that rank prints it, too, unless it cannot
     fmt::print(stderr, "weft: rank {}: {}\n", launch.rank, with_flags(e.what()));
     return 1;
-  } catch (const UserError& e) {  // the same on every rank
-    if (launch.rank == 0) fmt::print(stderr, "weft: {}\n", with_flags(e.what()));
+  } catch (const AgreedError& e) {  // the same on every rank
+    if (launch.rank == 0 || launch.rank == e.rank().value) fmt::print(stderr, "weft: {}\n", with_flags(e.what()));
+    return 2;
+  } catch (const UserError& e) {
     world->abort(e.what());
+    print_own(*world, launch, e.what());
     return 2;
   } catch (const std::exception& e) {
     fmt::print(stderr, "weft: rank {}: {}\n", launch.rank, with_flags(e.what()));
@@ -68,7 +83,7 @@ int run_ranks(const TrainOptions& options, const Launch& launch, const std::stri
   const bool on_gpu = device == "cuda", emulates = !options.execution.emulate_network.empty();
   const bool nccl = on_gpu && (launch.size > 1 || options.execution.distributed_backend == BackendKind::nccl);
   if (!on_gpu && options.execution.distributed_backend == BackendKind::nccl)
-    throw UserError("--distributed-backend nccl: NCCL connects GPUs, and this runs on the CPU; leave it out");
+    throw UserError("--distributed-backend nccl: NCCL connects GPUs, and this runs on the CPU; drop the flag");
   if (emulates && on_gpu)
     throw UserError("--emulate-network slows down what goes through host memory, not through GPUs: use --device cpu");
   const auto with_device = [&](World* world, int place) {

@@ -66,7 +66,7 @@ void add_flags(FlagTable& flags, Request& request) {
   flags.add("--output-prefix", request.prefix, "PREFIX", "Where the files go: PREFIX.bin and PREFIX.idx.");
   flags.choice("--tokenizer-type", request.tokenizer_type,
                {{"ByteTokenizer", std::string("ByteTokenizer")}, {"NullTokenizer", std::string("NullTokenizer")}},
-               "ByteTokenizer: a token a byte, 257 ids. NullTokenizer: whole numbers separated by blanks, with "
+               "ByteTokenizer: one token per byte, 257 ids. NullTokenizer: whole numbers separated by blanks, with "
                "--vocab-size.");
   flags.add("--vocab-size", request.vocabulary, "N", "Ids of NullTokenizer.").at_least(1).standard("the tokenizer's");
   flags.add("--append-eod", request.append_eod, "End each document with the end-of-document token.");
@@ -94,18 +94,18 @@ void check(Request& request, const FlagTable& flags) {
   const bool numbers = request.tokenizer_type == "NullTokenizer";
   if (numbers != flags.is_set("--vocab-size")) {
     throw UserError(numbers ? "--tokenizer-type NullTokenizer: needs --vocab-size N, the number of ids"
-                            : "--vocab-size: ByteTokenizer has a vocabulary of its own; leave it out");
+                            : "--vocab-size: ByteTokenizer has a vocabulary of its own; drop the flag");
   }
-  if (flags.is_set("--seed") && request.stories == 0) throw UserError("--seed: decides --stories only; leave it out");
+  if (flags.is_set("--seed") && request.stories == 0) throw UserError("--seed: decides --stories only; drop the flag");
   if (numbers && request.stories > 0) {
-    throw UserError("--stories: stories are no numbers; leave out --tokenizer-type NullTokenizer");
+    throw UserError("--stories: stories are text, not numbers; drop --tokenizer-type NullTokenizer");
   }
   request.json_lines = request.input.ends_with(".jsonl") || request.input.ends_with(".json");
   if (request.json_lines && flags.is_set("--documents")) {
-    throw UserError("--documents: of JSON lines each line is a document; leave it out");
+    throw UserError("--documents: of JSON lines each line is a document; drop the flag");
   }
   if (request.key_lists.empty()) return;
-  if (!request.json_lines) throw UserError("--json-keys: only JSON lines (FILE.jsonl) have keys; leave it out");
+  if (!request.json_lines) throw UserError("--json-keys: only JSON lines (FILE.jsonl) have keys; drop the flag");
   request.keys.clear();
   for (const std::string& list : request.key_lists) {
     for (const std::string& key : split(list, ',')) {

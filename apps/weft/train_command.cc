@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "apps/weft/commands.h"
+#include "apps/weft/interrupts.h"
 #include "apps/weft/machine.h"
 #include "apps/weft/output_file.h"
 #include "apps/weft/ranks.h"
@@ -41,16 +42,22 @@ int run_train_command(std::span<const std::string> words) {
   if (launch.rank == 0)
     for (const auto& notes : {flags.notes(), weave_notes(options)})
       for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
+  launch.run = run_name(flags);
+  // Before any thread starts. The ranks of a launcher have a handler of their own (weft/comm/message_world.h).
+  std::optional<ExitSignals> signals;
+  std::optional<Interrupts> interrupts;
+  if (options.checkpoint.exit_signal_handler)
+    signals.emplace();
+  else if (launch.size == 1)
+    interrupts.emplace();
   prepare_ranks(options, launch);
   std::string why;
   const std::string device_name = choose_device(options, why);
   if (launch.rank == 0 && !why.empty()) fmt::print(stderr, "note: {}\n", why);
-  std::optional<ExitSignals> signals;
-  if (options.checkpoint.exit_signal_handler) signals.emplace();  // before any thread starts
   return run_ranks(options, launch, device_name, [&](const RankPlace& place) {
     TrainOptions own = options;
     if (own.execution.threads == 0) own.execution.threads = place.cores;
-    if (launch.size > 1) require_same_options(*place.world, flags);
+    if (launch.size > 1) require_same_options(RankExchange(place.world, "options"), options_in_common(flags));
     return train(own, {place.device, counting_pricer(), stdout, place.world, place.ranks_on_device,
                        signals ? &*signals : nullptr});
   });

@@ -21,7 +21,8 @@ int run_verify_command(std::span<const std::string> words) {
   FlagTable flags(
       "weft verify",
       "Runs a configuration of `weft train` for a few steps on its ranks and on the serial single-rank oracle, and "
-      "compares losses, gradient norms and weights after each step: in f64, on a GPU in f32, unless a flag says else.");
+      "compares losses, gradient norms and weights after each step: in f64, on a GPU in f32, unless a flag says "
+      "otherwise.");
   flags.section("Verify");
   flags.add("--steps", steps, "N", "Steps to compare.").at_least(1);
   flags.add("--tolerance", tolerance, "X", "Largest relative difference.")
@@ -38,9 +39,9 @@ int run_verify_command(std::span<const std::string> words) {
   if (!options.explain.empty()) return 0;
   if (this_launch(options.layout).size > 1)
     throw UserError("weft verify compares thread ranks: start it once, with --ranks N");
-  note_missing_outputs(
-      flags, "weft verify only compares",
-      {"--trace", "--timeline", "--metrics", "--tensorboard-dir", "--sample", "--save-hf", "--digest"});
+  note_missing_outputs(flags, "weft verify only compares",
+                       {"--trace", "--timeline", "--metrics", "--tensorboard-dir", "--sample", "--save-hf",
+                        "--hf-family", "--hf-dtype", "--digest"});
   if (options.execution.device == "cuda" && !flags.is_set("--dtype")) options.dtype = DType::f32;
   if (tolerance == 0) tolerance = options.dtype == DType::f64 ? 1e-9 : options.dtype == DType::f32 ? 1e-4 : 5e-2;
 

@@ -38,6 +38,7 @@ TEST(CommandLine, EveryCommandExplainsItself) {
       {"tokenize", {"--input", "--stories", "--output-prefix", "--append-eod", "--json-keys"}},
       {"pattern", {"PATTERN", "--pp", "--first-stage-layers", "--last-stage-layers", "--json"}},
       {"grid", {"--shape", "--expert", "--groups", "--offset", "--world-size", "--json"}},
+      {"inspect", {"DIR", "--json", "--tensors", "--only", "--verify", "--diff"}},
       {"devices", {"--json"}},
   };
   const std::string overview = expect_done({"--help"});
@@ -138,7 +139,8 @@ TEST(CommandLine, WrongJsonIsToldWithoutTheLibrarysOwnWords) {
               convert = {"convert", "--from",          "weft", "--to", "hf", "--in", folder.file(""),
                          "--out",   folder.file("out")};
   without_brackets("config.json", "{", check, "not valid JSON: parse error at line 1, column 2: ");
-  without_brackets("weft.json", "{}", convert, "not a description of a Weft checkpoint: key 'format' not found");
+  without_brackets("manifest.json", "{\"format\": \"weft checkpoint\"}", convert,
+                   "not the manifest of a checkpoint: key 'version' not found");
 }
 
 TEST(CommandLine, FlagsThatWouldDoNothing) {

@@ -1,34 +1,14 @@
 #include "apps/weft/grid_command.h"
 
-#include <cstdlib>
-
 #include <gtest/gtest.h>
 
-#include "weft/base/error.h"
+#include "tests/apps/in_process.h"
 
 namespace weft {
 namespace {
 
-std::string output(const std::vector<std::string>& args) {
-  char* text = nullptr;
-  std::size_t size = 0;
-  std::FILE* out = open_memstream(&text, &size);
-  const int code = run_grid_command(args, out);
-  std::fclose(out);
-  const std::string result(text, size);
-  std::free(text);
-  EXPECT_EQ(code, 0);
-  return result;
-}
-
-std::string message(const std::vector<std::string>& args) {
-  try {
-    run_grid_command(args, stdout);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "no error";
-}
+std::string output(const std::vector<std::string>& args) { return output_of(run_grid_command, args); }
+std::string message(const std::vector<std::string>& args) { return refusal_of(run_grid_command, args); }
 
 TEST(GridCommand, PrintsJson) {
   EXPECT_EQ(output({"--shape", "tp=2,cp=1,dp=2,pp=2", "--expert", "etp=1,ep=4,edp=1", "--groups", "tp", "--groups",

@@ -96,7 +96,7 @@ TEST(Plan, PrintsEveryNode) {
 TEST(Plan, WritesAPageAndPrintsJsonBesideIt) {
   const TemporaryFolder folder;
   const Words drawn = Words{"plan"} + tiny_model + Words{"--html", folder.file("p.html")};
-  EXPECT_THAT(expect_done(drawn), HasSubstr(" nodes a rank; step "));
+  EXPECT_THAT(expect_done(drawn), HasSubstr(" nodes per rank; step "));
   EXPECT_EQ(json_of(drawn), json_of(Words{"plan"} + tiny_model));
 }
 
@@ -109,7 +109,7 @@ TEST(Plan, WritesAPageIntoItsOutput) {
   const std::string log = read_file(file);
   EXPECT_THAT(log, ::testing::StartsWith("<!"));
   EXPECT_THAT(log, HasSubstr("</html>"));
-  EXPECT_THAT(log, HasSubstr(" nodes a rank; step "));
+  EXPECT_THAT(log, HasSubstr(" nodes per rank; step "));
 }
 
 // `weft train`'s words may stand behind `weft plan`; what only a run writes is not dropped in silence.
@@ -165,7 +165,6 @@ TEST(Sizes, ExpertsDivideOverRanksWhereverTheModelComesFrom) {
 }
 
 TEST(Layouts, ThatAreNotSpreadYet) {
-  expect_refused({"check", "--mtp-num-layers", "1"}, {"--mtp-num-layers"});
   expect_refused({"check", "--ranks", "2", "--tensor-model-parallel-size", "2"},
                  {"--tensor-model-parallel-size 2: not supported yet: only 1"});
 }

@@ -1,35 +1,15 @@
 #include "apps/weft/pattern_command.h"
 
-#include <cstdlib>
-
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "weft/base/error.h"
+#include "tests/apps/in_process.h"
 
 namespace weft {
 namespace {
 
-std::string output(const std::vector<std::string>& args) {
-  char* text = nullptr;
-  std::size_t size = 0;
-  std::FILE* out = open_memstream(&text, &size);
-  const int code = run_pattern_command(args, out);
-  std::fclose(out);
-  const std::string result(text, size);
-  std::free(text);
-  EXPECT_EQ(code, 0);
-  return result;
-}
-
-std::string message(const std::vector<std::string>& args) {
-  try {
-    run_pattern_command(args, stdout);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "no error";
-}
+std::string output(const std::vector<std::string>& args) { return output_of(run_pattern_command, args); }
+std::string message(const std::vector<std::string>& args) { return refusal_of(run_pattern_command, args); }
 
 TEST(PatternCommand, PrintsJson) {
   const std::string expected = R"({"pattern": "M[*E]|M-/[*E]", "main": "M[*E]|M-", "mtp": "[*E]", "mtp_depths": 1,
@@ -76,6 +56,16 @@ MTP, after the last segment, each depth: [*E]M
 )");
 }
 
+TEST(PatternCommand, MakesThePatternOfATransformer) {
+  const auto pattern_of = [](const std::vector<std::string>& args) {
+    return std::string(nlohmann::json::parse(output(args))["pattern"]);
+  };
+  EXPECT_EQ(pattern_of({"--num-layers", "2", "--json"}), "[*-][*-]");
+  EXPECT_EQ(pattern_of({"--num-layers", "3", "--num-experts", "8", "--moe-layer-freq", "[0]+[1]*2", "--mtp-num-layers",
+                        "1", "--multi-latent-attention", "--json"}),
+            "[+-][+E][+E]/[+E]");
+}
+
 TEST(PatternCommand, TakesPatternsThatLookLikeFlags) {
   for (const char* text : {"-", "--", "-E", "--E", "---"})
     EXPECT_EQ(nlohmann::json::parse(output({text, "--json"}))["main"], text);
@@ -92,7 +82,7 @@ TEST(PatternCommand, PassesSplitsOn) {
 TEST(PatternCommand, ExplainsItself) {
   for (const char* flag : {"--help", "-h"}) {
     const std::string help = output({"M", flag});
-    EXPECT_EQ(help.rfind("usage: weft pattern PATTERN [flags]\n", 0), 0u) << help;
+    EXPECT_EQ(help.rfind("usage: weft pattern [PATTERN] [flags]\n", 0), 0u) << help;
     for (const char* part :
          {"--pp N", "--first-stage-layers N", "--last-stage-layers N", "--json", "D sparse attention"})
       EXPECT_NE(help.find(part), std::string::npos) << part << " is missing in\n" << help;
@@ -100,7 +90,12 @@ TEST(PatternCommand, ExplainsItself) {
 }
 
 TEST(PatternCommand, RefusesWrongRequests) {
-  EXPECT_EQ(message({}), "PATTERN is missing; usage: weft pattern PATTERN [flags]");
+  EXPECT_EQ(message({}),
+            "PATTERN is missing; usage: weft pattern PATTERN [flags], or weft pattern --num-layers N [flags]");
+  EXPECT_EQ(message({"M", "--num-layers", "2"}), "both PATTERN and --num-layers are given; keep one");
+  EXPECT_EQ(
+      message({"[*E]", "--num-experts", "4", "--moe-layer-freq", "2"}),
+      "the configuration has a problem:\n  - --moe-layer-freq 2: --pattern chooses the layers; drop one of the two");
   for (const char* second : {"*", "-E", ""})
     EXPECT_EQ(
         message({"M", second}),

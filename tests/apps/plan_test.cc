@@ -62,7 +62,7 @@ TEST(Plan, NamesTheMachineOfTheEstimate) {
       "estimated for 100.0 GFLOP/s, 10.0 GB/s of memory, 2.0 GB/s and 20 us between ranks, 2 us per node";
   // One rank exchanges nothing, so that no share of it is hidden.
   const std::string alone = expect_done(Words{"plan"} + tiny_model + page);
-  EXPECT_THAT(alone, MatchesRegex("[0-9]+ nodes a rank; step [0-9.]+ ms, " + machine + "\n"));
+  EXPECT_THAT(alone, MatchesRegex("[0-9]+ nodes per rank; step [0-9.]+ ms, " + machine + "\n"));
   EXPECT_THAT(read_file(folder.file("plan.html")), HasSubstr(machine));
   const Words ranks = tiny_model + Words{"--ranks", "2", "--expert-model-parallel-size", "2"};
   EXPECT_THAT(expect_done(Words{"plan"} + ranks + page), HasSubstr(" % of the exchange hidden, " + machine));

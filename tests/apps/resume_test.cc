@@ -1,4 +1,5 @@
 // Saving, ending and going on, as a user does it.
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
@@ -7,6 +8,7 @@
 #include "tests/apps/weft_process.h"
 #include "weft/base/file.h"
 #include "weft/base/text.h"
+#include "weft/comm/mpi_world.h"
 
 namespace weft {
 namespace {
@@ -22,6 +24,19 @@ std::string numbers_in(const std::string& metrics) {
     const auto json = nlohmann::json::parse(line);
     if (json.contains("loss"))
       text += fmt::format("{} {} {}\n", json["iteration"].dump(), json["loss"].dump(), json["grad_norm"].dump());
+  }
+  return text;
+}
+
+// What the log says of losses, iteration by iteration.
+std::string losses_in(const std::string& output) {
+  std::string text;
+  for (const std::string& line : split(output, '\n')) {
+    const std::size_t iteration = line.find("iteration "), loss = line.find("lm loss: "),
+                      validation = line.find("lm loss value");
+    if (iteration == std::string::npos) continue;
+    if (loss != std::string::npos) text += line.substr(iteration, 25) + line.substr(loss, 22) + "\n";
+    if (validation != std::string::npos) text += line.substr(0, validation + 30) + "\n";
   }
   return text;
 }
@@ -64,6 +79,54 @@ TEST_F(Resume, GoesOnWithoutAGapOrARepeat) {
   // A killed run has written more to its metrics than to its last checkpoint: what follows is not there twice.
   expect_done(in_parts + Words{"--ckpt-step", "5"});
   EXPECT_EQ(numbers_in(resumed), numbers_in(straight));
+}
+
+// Means of the log are those of a run that was never stopped, wherever the stops are.
+TEST_F(Resume, HasTheLogOfAStraightRun) {
+  const std::string dir = folder_.file("run");
+  Words run = run_ + Words{"--log-interval", "3", "--eval-interval", "4"};
+  for (std::size_t i = 0; i < run.size(); ++i)
+    if (run[i] == "--eval-iters") run[i + 1] = "1";
+  const std::string straight = losses_in(expect_done(run));
+  EXPECT_EQ(std::count(straight.begin(), straight.end(), '\n'), 1 + 2 + 2) << straight;
+  std::string in_parts;
+  for (const char* stop : {"2", "4", "5", "8"})
+    in_parts += losses_in(expect_done(run + Words{"--save", dir, "--load", dir, "--exit-interval", stop}));
+  EXPECT_EQ(in_parts, straight);
+}
+
+TEST_F(Resume, FromCheckpointsWrittenBesideSteps) {
+  const std::string dir = folder_.file("run");
+  const std::string straight = expect_done(run_);
+  const std::string saved = expect_done(run_ + Words{"--save", dir, "--save-interval", "3", "--async-save"});
+  EXPECT_EQ(digest_in(saved), digest_in(straight));
+  for (const char* iteration : {"3", "6", "8"})
+    EXPECT_THAT(saved, HasSubstr(fmt::format("saved {}/iter_000000{} in ", dir, iteration)));
+  for (const char* iteration : {"3", "6"})
+    EXPECT_EQ(digest_in(expect_done(run_ + Words{"--load", dir, "--ckpt-step", iteration})), digest_in(straight));
+  expect_refused(run_ + Words{"--save", dir, "--async-save"}, {"--async-save: only checkpoints between steps"});
+}
+
+TEST_F(Resume, UnderMpi) {
+  if (std::system("command -v mpirun > /dev/null") != 0) GTEST_SKIP() << "mpirun is not installed";
+  if (mpi_version().starts_with("not built in")) GTEST_SKIP() << "MPI is " << mpi_version();
+  const std::string dir = folder_.file("run"), straight = expect_done(run_);
+  const auto under_mpi = [&](const std::string& further) {
+    const std::string log = folder_.file("log");
+    std::string command =
+        fmt::format("timeout 60 mpirun --allow-run-as-root --oversubscribe -n 2 {}/weft", WEFT_BINARY_DIR);
+    for (std::size_t i = 0; i < run_.size(); ++i)
+      if (run_[i] == "--ranks")
+        ++i;
+      else
+        command += " '" + run_[i] + "'";
+    EXPECT_EQ(std::system(fmt::format("{} {} > {} 2>&1", command, further, log).c_str()), 0) << read_file(log);
+    return read_file(log);
+  };
+  under_mpi(fmt::format("--save {0} --load {0} --save-interval 2 --async-save --exit-interval 5", dir));
+  EXPECT_EQ(read_file(dir + "/latest_checkpointed_iteration.txt"), "5");
+  for (const char* step : {"2", "4", "5"})
+    EXPECT_THAT(under_mpi(fmt::format("--load {} --ckpt-step {}", dir, step)), HasSubstr(digest_in(straight))) << step;
 }
 
 TEST_F(Resume, KeepsTheLastAndTheRetained) {

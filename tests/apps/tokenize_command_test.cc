@@ -138,7 +138,7 @@ TEST_F(TokenizeCommand, ExplainsWrongRequests) {
   EXPECT_THAT(error({"--input", "x.jsonl", "--output-prefix", prefix, "--json-keys", "a,"}),
               HasSubstr("--json-keys a,: a key is empty"));
   EXPECT_THAT(error({"--input", text, "--output-prefix", prefix, "--json-keys", "a"}),
-              HasSubstr("--json-keys: only JSON lines (FILE.jsonl) have keys; leave it out"));
+              HasSubstr("--json-keys: only JSON lines (FILE.jsonl) have keys; drop the flag"));
   EXPECT_THAT(
       error({"--input", text, "--output-prefix", prefix, "--tokenizer-type", "NullTokenizer", "--vocab-size=9"}),
       HasSubstr("in.txt, document at line 1: NullTokenizer reads whole numbers separated by blanks; \"x\" at byte 2 is "
@@ -165,7 +165,7 @@ TEST_F(TokenizeCommand, ExplainsWrongRequests) {
               HasSubstr("--documents: of JSON lines each line is a document"));
   EXPECT_THAT(
       error({"--stories", "3K", "--output-prefix", prefix, "--tokenizer-type", "NullTokenizer", "--vocab-size", "9"}),
-      HasSubstr("--stories: stories are no numbers"));
+      HasSubstr("--stories: stories are text, not numbers"));
   EXPECT_THAT(error({"--input", text, "--stories", "3K", "--output-prefix", prefix}),
               HasSubstr("give either --input FILE or --stories SIZE"));
   EXPECT_THAT(error({"--input", text, "--output-prefix", folder_.file("none/p")}),

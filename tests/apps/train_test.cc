@@ -351,7 +351,7 @@ TEST_F(Train, RefusesWhatItCouldNotShowOrHold) {
   expect_refused(mixtral + Words{"--seq-length", "100000"},
                  {"--seq-length 100000: the model in", "is made for at most", "max_position_embeddings"});
   expect_refused(mixtral + Words{"--moe-router-enable-expert-bias", "--seq-length", "16"},
-                 {"--moe-router-enable-expert-bias: the model in", "has no such bias; leave the flag out"});
+                 {"--moe-router-enable-expert-bias: the model in", "has no such bias; drop the flag"});
 }
 
 // Threads get stacks as large as the limit says: of a size that no machine has, none starts.

@@ -27,10 +27,12 @@ std::string text_of(std::FILE* file) {
   return text;
 }
 
-int wait_for(pid_t child, std::chrono::seconds patience) {
+int wait_for(pid_t child, std::chrono::seconds patience, const std::function<bool()>& ready, int signal) {
   const auto deadline = std::chrono::steady_clock::now() + patience;
   int status = 0;
+  bool sent = !ready;
   while (::waitpid(child, &status, WNOHANG) == 0) {
+    if (!sent && ready()) sent = ::kill(child, signal) == 0;
     if (std::chrono::steady_clock::now() > deadline) {
       ::kill(child, SIGKILL);
       ::waitpid(child, &status, 0);
@@ -48,7 +50,7 @@ Words operator+(Words first, const Words& second) {
   return first;
 }
 
-Outcome run_weft(const Words& words) {
+Outcome run_weft_until(const Words& words, const std::function<bool()>& ready, int signal) {
   const std::string program = WEFT_BINARY_DIR "/weft";
   std::vector<char*> arguments = {const_cast<char*>(program.c_str())};
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
@@ -66,11 +68,13 @@ Outcome run_weft(const Words& words) {
   ::posix_spawn_file_actions_destroy(&actions);
   if (failure != 0) throw std::runtime_error("cannot start " + program + ": " + std::strerror(failure));
   Outcome outcome;
-  outcome.code = wait_for(child, std::chrono::minutes(1));
+  outcome.code = wait_for(child, std::chrono::minutes(1), ready, signal);
   outcome.out = text_of(out.get());
   outcome.err = text_of(err.get());
   return outcome;
 }
+
+Outcome run_weft(const Words& words) { return run_weft_until(words, {}, 0); }
 
 namespace {
 

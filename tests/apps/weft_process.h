@@ -1,6 +1,7 @@
 // Runs the executable as a user does, and says what came of it.
 #pragma once
 
+#include <functional>
 #include <initializer_list>
 #include <string>
 #include <vector>
@@ -22,6 +23,9 @@ struct Outcome {
 
 // `weft WORDS...`, in this process's folder; ended after a minute.
 Outcome run_weft(const Words& words);
+
+// The same, and `signal` is sent to it once `ready` returns true.
+Outcome run_weft_until(const Words& words, const std::function<bool()>& ready, int signal);
 
 // The request was wrong: exit code 2, one message on stderr that holds every part, and nothing on stdout.
 void expect_refused(const Words& words, std::initializer_list<std::string> parts);

@@ -30,6 +30,20 @@ TEST(ReadFile, WhatCannotBeRead) {
   EXPECT_THAT(message_of<UserError>([&] { read_file(folder.file("")); }), HasSubstr("is a directory, not a file"));
 }
 
+TEST(ReadFile, OfRegularFilesAloneDoesNotWaitForAPipe) {
+  const TemporaryFolder folder;
+  write_file_atomically(folder.file("x"), std::string("a\0b\n", 4));
+  EXPECT_EQ(read_regular_file(folder.file("x")), std::string("a\0b\n", 4));
+  ASSERT_EQ(::mkfifo(folder.file("pipe").c_str(), 0600), 0);
+  for (const std::string& file : {folder.file("pipe"), folder.file(""), std::string("/dev/zero")})
+    EXPECT_EQ(message_of<UserError>([&] { read_regular_file(file); }), "cannot read " + file + ": not a regular file");
+  std::filesystem::create_symlink("loop", folder.file("loop"));
+  EXPECT_EQ(message_of<UserError>([&] { is_there(folder.file("loop")); }),
+            "cannot read " + folder.file("loop") + ": Too many levels of symbolic links");
+  EXPECT_FALSE(is_there(folder.file("none")));
+  EXPECT_TRUE(is_there(folder.file("x")));
+}
+
 TEST(NewFile, ReplacesAFileOnceItIsWhole) {
   const TemporaryFolder folder;
   const std::string file = folder.file("x");

@@ -26,7 +26,7 @@ ConvertResult convert(CheckpointFormat from, const std::filesystem::path& in, Ch
   options.to = to;
   options.in = in;
   options.out = out;
-  options.experts = experts;
+  options.hugging_face.experts = experts;
   options.max_shard_bytes = max_shard_bytes;
   return convert_checkpoint(options);
 }

@@ -10,6 +10,7 @@
 
 #include "tests/checkpoint/model_folder.h"
 #include "weft/base/error.h"
+#include "weft/checkpoint/checkpoint_in_progress.h"
 #include "weft/checkpoint/run_checkpoint.h"
 
 namespace weft {

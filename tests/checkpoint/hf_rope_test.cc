@@ -134,7 +134,7 @@ TEST(HuggingFaceRope, WhatWeftDoesNotDoIsRefused) {
             "rotary embedding for all layers");
   EXPECT_EQ(complaint({{"rope_theta", 0.5}}), "rope_theta must be greater than 1, is 0.5");
   EXPECT_EQ(complaint({{"rope_scaling", {{"type", "linear"}, {"factor", 0}}}}),
-            "rope_scaling: 'factor' is 0: it must be greater than 0");
+            "rope_scaling: 'factor' is 0: it must be above 0");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <fstream>
+#include <span>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +12,7 @@
 #include "weft/base/error.h"
 #include "weft/base/file.h"
 #include "weft/base/text.h"
+#include "weft/checkpoint/checkpoint_in_progress.h"
 
 namespace weft {
 namespace {
@@ -31,13 +33,18 @@ ParameterPart part_of(const Box& box, const BoxPlace& place = {}) {
 float value_at(std::int64_t logical) { return 0.5f * static_cast<float>(logical) + 1; }
 
 BoxToWrite box_to_write(const Box& box) {
-  return {name, {4, 6}, box, DType::f32, [box](std::byte* out) {
+  return {name,
+          {4, 6},
+          box,
+          DType::f32,
+          [box](std::int64_t first, std::int64_t count, std::span<std::byte> buffer) -> std::span<const std::byte> {
             const BoxRuns runs({4, 6}, box, {});
-            for (std::int64_t r = 0; r < runs.size(); ++r)
-              for (std::int64_t i = 0; i < runs[r].count; ++i) {
-                const float value = value_at(runs[r].logical + i);
-                std::memcpy(out + 4 * (runs[r].tensor + i), &value, 4);
-              }
+            for (std::int64_t i = 0; i < count; ++i) {
+              const BoxRun run = runs[(first + i) / runs[0].count];
+              const float value = value_at(run.logical + (first + i) % runs[0].count);
+              std::memcpy(buffer.data() + 4 * i, &value, 4);
+            }
+            return buffer.first(static_cast<std::size_t>(4 * count));
           }};
 }
 
@@ -184,11 +191,12 @@ TEST(RunCheckpoint, BoxesMustTileTheirTensor) {
   ManifestTensor& tensor = manifest.tensors["t"];
   tensor.shape = {4, 6};
   tensor.boxes = {{"a", {{0, 0}, {4, 3}}, 0}};
-  EXPECT_EQ(message_of<UserError>([&] { parse_manifest(to_text(manifest), "m"); }),
-            "m: tensor 't': its boxes hold 12 of 24 elements");
+  EXPECT_EQ(
+      message_of<UserError>([&] { parse_manifest(to_text(manifest), "m"); }),
+      "m: tensor 't': its boxes do not tile its shape [4, 6]: of [4, 6] from [0, 0] on some elements are in none");
   tensor.boxes.push_back({"a", {{0, 2}, {4, 3}}, 0});
   EXPECT_EQ(message_of<UserError>([&] { parse_manifest(to_text(manifest), "m"); }),
-            "m: tensor 't': its boxes in a and a overlap");
+            "m: tensor 't': two of its boxes overlap: [4, 3] from [0, 0] on and [4, 3] from [0, 2] on");
   tensor.boxes.back() = {"b", {{0, 3}, {4, 3}}, 0};
   EXPECT_EQ(message_of<UserError>([&] { parse_manifest(to_text(manifest), "m"); }),
             "m: tensor 't': it is in b, which 'files' does not name");

@@ -53,7 +53,7 @@ TEST(SafetensorsWriter, HeadersFillEightBytes) {
     EXPECT_EQ(length % 8, 0u);
     EXPECT_EQ(bytes.size(), 8 + length + 4);
   }
-  write_safetensors(folder.file("x"), {}, {});
+  write_safetensors(folder.file("x"), {}, {.metadata = {}});
   EXPECT_EQ(read_file(folder.file("x")), std::string("\x08\0\0\0\0\0\0\0{}      ", 16));
 }
 
@@ -68,7 +68,7 @@ TEST(SafetensorsWriter, RewritesTheReferenceWritersFilesByteForByte) {
         tensors.push_back({entry.name, entry.type, entry.shape,
                            [&entry](std::byte* out) { std::memcpy(out, entry.bytes.data(), entry.bytes.size()); }});
       }
-      write_safetensors(folder.file("x"), tensors, file.metadata());
+      write_safetensors(folder.file("x"), tensors, {.metadata = file.metadata()});
       EXPECT_TRUE(read_file(folder.file("x")) == read_file(original)) << original;
     }
   }

@@ -82,6 +82,15 @@ TEST(MasterAddress, ByHand) {
             "MASTER_PORT='http' in the environment is not a port: give 1 to 65535");
 }
 
+TEST(MasterAddress, ARunAlwaysHasAName) {
+  EXPECT_EQ(find(with(torch, {{"WEFT_RUN_ID", "mine"}})).run_id, "mine");
+  EXPECT_EQ(find(with(slurm, {{"WEFT_RUN_ID", "mine"}})).run_id, "mine");
+  Launch launch;
+  launch.by = Launch::By::options;
+  launch.run = "options 12";
+  EXPECT_EQ(find_master_address(launch, [](const char*) { return nullptr; }).run_id, "options 12");
+}
+
 TEST(MasterAddress, FirstOfSlurmsNodes) {
   EXPECT_EQ(first_host("node1"), "node1");
   EXPECT_EQ(first_host("node1,node2"), "node1");

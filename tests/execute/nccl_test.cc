@@ -150,7 +150,7 @@ TEST(NcclSession, CountsWhatItsCommunicatorsHold) {
     need_with(enough - 1);
     FAIL() << "nothing was thrown";
   } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find("of memory a rank, and"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("of memory per rank, and"), std::string::npos) << error.what();
   }
 }
 

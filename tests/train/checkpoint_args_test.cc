@@ -14,6 +14,7 @@
 #include "tests/data/temporary_folder.h"
 #include "tests/train/parsed_options.h"
 #include "weft/base/error.h"
+#include "weft/checkpoint/checkpoint_in_progress.h"
 #include "weft/checkpoint/model_description.h"
 #include "weft/checkpoint/run_checkpoint.h"
 

@@ -118,7 +118,7 @@ TEST(Device, RanksOfOneCpuShareItsMemory) {
     run(needed - kept);
     FAIL() << "nothing was thrown";
   } catch (const UserError& error) {
-    EXPECT_THAT(error.what(), HasSubstr(" of memory a rank, and small has "));
+    EXPECT_THAT(error.what(), HasSubstr(" of memory per rank, and small has "));
     EXPECT_THAT(error.what(), HasSubstr(" free beside its other ranks: weights "));
   }
 }

@@ -11,6 +11,7 @@
 #include "weft/checkpoint/safetensors.h"
 #include "weft/comm/local/cluster.h"
 #include "weft/device/cpu/device.h"
+#include "weft/train/checkpoint_saver.h"
 #include "weft/train/digest.h"
 #include "weft/train/save_load.h"
 #include "weft/train/session.h"

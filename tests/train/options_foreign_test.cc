@@ -11,8 +11,8 @@ TEST(OptionsForeign, ForeignFlagsThatAskForNothing) {
       "--use-mcore-models --transformer-impl local --no-gradient-accumulation-fusion --moe-grouped-gemm "
       "--moe-permute-fusion --use-flash-attn --num-workers 2 --attention-softmax-in-fp32 "
       "--no-masked-softmax-fusion --manual-gc --attention-dropout 0.0 --hidden-dropout 0 --optimizer adam "
-      "--moe-router-dtype fp32 --moe-layer-freq 1 --moe-token-dispatcher-type alltoall");
-  EXPECT_EQ(run.flags.notes().size(), 16u);
+      "--moe-router-dtype fp32 --moe-token-dispatcher-type alltoall");
+  EXPECT_EQ(run.flags.notes().size(), 15u);
   EXPECT_EQ(run.flags.notes()[1], "--transformer-impl local: Weft has one implementation.");
 }
 
@@ -26,9 +26,6 @@ TEST(OptionsForeign, ForeignFlagsThatAreRefused) {
       "--position-embedding-type learned_absolute: Weft has no learned positions; choose one of rope, none, yarn");
   EXPECT_EQ(error_of("--fp16"), "--fp16: Weft does not train in fp16, whose range needs loss scaling; use --bf16");
   EXPECT_EQ(error_of("--optimizer sgd"), "--optimizer sgd: Weft has only AdamW; use --optimizer adam or drop the flag");
-  EXPECT_EQ(error_of("--moe-layer-freq ([0]*3+[1]*58)"),
-            "--moe-layer-freq ([0]*3+[1]*58): choose the layers with --pattern: [*-] is a dense layer, [*E] one with "
-            "experts");
   EXPECT_EQ(error_of("--moe-router-score-function sqrtsoftplus"),
             "--moe-router-score-function sqrtsoftplus: Weft has no such score; choose one of softmax, sigmoid");
 }
@@ -58,7 +55,7 @@ TEST(OptionsForeign, SizesOfOtherAxesMayBeOne) {
 }
 
 TEST(OptionsForeign, WhatIsNotDoneWithCheckpointsYet) {
-  for (const std::string flag : {"--async-save", "--pretrained-checkpoint d"})
+  for (const std::string flag : {"--exit-on-missing-checkpoint", "--pretrained-checkpoint d"})
     EXPECT_EQ(error_of(flag), flag +
                                   ": Weft does not do this with checkpoints yet; drop the flag (--save, "
                                   "--save-interval and --load save and go on)");

@@ -32,8 +32,6 @@ TEST(OptionsIdle, FlagsOfLayersThatAreNotThere) {
 }
 
 TEST(OptionsIdle, WordsThatChooseLayersNeedThePattern) {
-  EXPECT_EQ(problem_of("--num-layers 2 --multi-latent-attention"),
-            "--multi-latent-attention: the pattern has no + or D; write them into --pattern");
   EXPECT_EQ(problem_of("--is-hybrid-model"), "--is-hybrid-model: --pattern chooses the layers; set it");
   EXPECT_EQ(problem_of("--pattern [+-] --multi-latent-attention --qk-layernorm"), "no error");
   EXPECT_EQ(problem_of("--pattern M* --is-hybrid-model"), "no error");

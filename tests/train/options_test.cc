@@ -138,15 +138,6 @@ TEST(Options, MegatronsSpellings) {
   EXPECT_EQ(ParsedOptions("--window-size -1,0").options.model.window_size, 0);
 }
 
-TEST(Options, LayersWithoutAPattern) {
-  EXPECT_EQ(ParsedOptions("--num-layers 2").options.model.pattern, "[*-][*-]");
-  EXPECT_EQ(ParsedOptions("--num-layers 2 --num-experts 4").options.model.pattern, "[*E][*E]");
-  EXPECT_EQ(ParsedOptions("--num-layers 2 --pattern [*-][*-]").options.model.pattern, "[*-][*-]");
-  EXPECT_EQ(ParsedOptions("--num-layers 4 --pattern *-*-").options.model.pattern, "*-*-");
-  EXPECT_EQ(problem_of("--num-layers 3 --pattern *-*-"),
-            "--num-layers 3: the pattern '*-*-' has 4 symbols in 4 layers; drop --num-layers");
-}
-
 TEST(Options, BalanceThatMakesNoSense) {
   const auto problem = [](const std::string& flags) { return problem_of("--pattern [*E] " + flags); };
   EXPECT_EQ(problem("--moe-aux-loss-coeff 0.1 0.2"),

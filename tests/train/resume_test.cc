@@ -5,6 +5,7 @@
 
 #include "tests/data/temporary_folder.h"
 #include "tests/execute/ranks.h"
+#include "weft/train/checkpoint_saver.h"
 #include "weft/train/digest.h"
 #include "weft/train/save_load.h"
 
@@ -16,9 +17,11 @@ struct Outcome {
   std::string weights, states;  // digests in the end
 };
 
-// Runs steps [first, last) on all ranks of the case; loads a checkpoint before and saves one after, where asked to.
+enum class Saves : std::uint8_t { none, at_the_end, at_every_step, beside_every_step };
+
+// Runs steps [first, last) on all ranks of the case, from the checkpoint of `first` where there is one to load.
 Outcome run(const RankCase& c, int first, int last, const std::filesystem::path& load,
-            const std::filesystem::path& save) {
+            const std::filesystem::path& save, Saves saves = Saves::at_the_end) {
   Outcome outcome;
   const auto on_rank = [&](World* world) {
     CpuDevice device;
@@ -28,15 +31,21 @@ Outcome run(const RankCase& c, int first, int last, const std::filesystem::path&
     if (load.empty())
       session.initialise_parameters(5);
     else
-      position = load_checkpoint(session, *open_checkpoint(*find_checkpoint(load), c.config));
+      position = load_checkpoint(session, *open_checkpoint(*find_checkpoint(load, first), c.config));
     EXPECT_EQ(position.iteration, first);
+    CheckpointSaver saver(session, {save});
     std::vector<double> losses;
     for (int step = first; step < last; ++step) {
       std::vector<MicroBatch> batches;
       for (int m = 0; m < c.micro_batches; ++m) batches.push_back(batch_of(c, step, o.layout.shard_of(m)));
       losses.push_back(session.step(batches, 1e-2, 0.1).loss);
+      const RunPosition there{step + 1, 10 * (step + 1), session.steps_taken()};
+      if (saves == Saves::at_every_step) saver.save(there, "{}");
+      saver.poll();
+      if (saves == Saves::beside_every_step) saver.begin(there, "{}");
     }
-    if (!save.empty()) save_checkpoint(session, {save}, {last, 10 * last, session.steps_taken()}, "{}");
+    saver.finish();
+    if (saves == Saves::at_the_end && !save.empty()) saver.save({last, 10 * last, session.steps_taken()}, "{}");
     const std::string weights = weight_digest(session), states = state_digest(session);
     if (!world || world->rank().value == 0) outcome = {losses, weights, states};
   };
@@ -58,27 +67,44 @@ RankCase resumed_case(int ranks, int expert_ranks, DType dtype) {
   return c;
 }
 
-TEST(Resume, IsBitForBitAtEveryStep) {
-  std::vector<RankCase> cases = {resumed_case(1, 1, DType::f32), resumed_case(2, 1, DType::bf16),
-                                 resumed_case(4, 2, DType::bf16), resumed_case(2, 2, DType::f32)};
-  cases[2].weave = cases[2].delay = cases[2].parallel = true;
-  cases[1].overlap_updates = cases[1].parallel = true;
-  cases[3].overlap_updates = true;
-  cases[3].clip = 0;
-  for (const RankCase& c : cases) {
-    constexpr int steps = 5;
-    const Outcome straight = run(c, 0, steps, {}, {});
-    for (int stop = 1; stop < steps; ++stop) {
-      const TemporaryFolder folder;
-      const Outcome first = run(c, 0, stop, {}, folder.file("run"));
-      const Outcome second = run(c, stop, steps, folder.file("run"), {});
-      std::vector<double> losses = first.losses;
-      losses.insert(losses.end(), second.losses.begin(), second.losses.end());
-      EXPECT_EQ(losses, straight.losses) << c.ranks << " ranks, stopped after " << stop;
-      EXPECT_EQ(second.weights, straight.weights) << c.ranks << " ranks, stopped after " << stop;
-      EXPECT_EQ(second.states, straight.states) << c.ranks << " ranks, stopped after " << stop;
-    }
+// A straight run is the same with a save after each of its steps, and goes on from any of them as it did.
+void expect_same_from_every_step(const RankCase& c, Saves saves) {
+  constexpr int steps = 12;
+  const TemporaryFolder folder;
+  const Outcome straight = run(c, 0, steps, {}, {}, Saves::none);
+  const Outcome saved = run(c, 0, steps, {}, folder.file("run"), saves);
+  EXPECT_EQ(saved.losses, straight.losses);
+  EXPECT_EQ(saved.weights, straight.weights);
+  EXPECT_EQ(saved.states, straight.states);
+  for (int stop = 1; stop < steps; ++stop) {
+    const Outcome resumed = run(c, stop, steps, folder.file("run"), {}, Saves::none);
+    EXPECT_EQ(resumed.losses, std::vector<double>(straight.losses.begin() + stop, straight.losses.end())) << stop;
+    EXPECT_EQ(resumed.weights, straight.weights) << stop;
+    EXPECT_EQ(resumed.states, straight.states) << stop;
   }
+}
+
+TEST(Resume, IsBitForBitAtEveryStepOfOneRank) {
+  expect_same_from_every_step(resumed_case(1, 1, DType::f32), Saves::beside_every_step);
+  RankCase late = resumed_case(1, 1, DType::bf16);
+  late.overlap_updates = late.parallel = true;
+  expect_same_from_every_step(late, Saves::at_every_step);
+}
+
+TEST(Resume, IsBitForBitAtEveryStepOfTwoRanks) {
+  RankCase late = resumed_case(2, 1, DType::bf16);
+  late.overlap_updates = late.parallel = true;
+  expect_same_from_every_step(late, Saves::beside_every_step);
+  RankCase experts = resumed_case(2, 2, DType::f32);
+  experts.overlap_updates = true;
+  experts.clip = 0;
+  expect_same_from_every_step(experts, Saves::beside_every_step);
+}
+
+TEST(Resume, IsBitForBitAtEveryStepOfFourRanksWithExpertsSpread) {
+  RankCase woven = resumed_case(4, 2, DType::bf16);
+  woven.weave = woven.delay = woven.parallel = true;
+  expect_same_from_every_step(woven, Saves::beside_every_step);
 }
 
 TEST(Resume, LoadsIntoAnyLayout) {

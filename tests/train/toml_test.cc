@@ -265,5 +265,27 @@ TEST_F(TomlFiles, AMissingFileIsNamed) {
   }
 }
 
+// The parser walks tables within tables on the stack: 200,000 parts of a key would end the process.
+TEST(Toml, KeysOfManyPartsAndNestedValuesAreRefused) {
+  Fixture f;
+  std::string dotted = "a";
+  for (int i = 0; i < 200'000; ++i) dotted += ".a";
+  EXPECT_EQ(f.error("lr = 1\n" + dotted + " = 1\n"), "run.toml:2: a key has more than 32 parts; no flag needs this");
+  EXPECT_EQ(f.error("[" + dotted + "]\n"), "run.toml:1: a key has more than 32 parts; no flag needs this");
+  EXPECT_EQ(f.error("x = " + std::string(100'000, '[')),
+            "run.toml:1: values nest more than 32 deep; no flag needs this");
+  std::string tables = "x = ";
+  for (int i = 0; i < 100'000; ++i) tables += "{a=";
+  EXPECT_EQ(f.error(tables), "run.toml:1: values nest more than 32 deep; no flag needs this");
+  // Dots and brackets in texts and comments, and in many values of a list, are nothing.
+  const std::string dots(100, '.'), brackets(100, '[');
+  std::string list = "0.5";
+  for (int i = 0; i < 100; ++i) list += ", 0.5";
+  f.read("# " + dots + brackets + "\nname = \"\\\"" + dots + brackets + "\" # '\ndata-path = [" + list + "]\n");
+  EXPECT_EQ(f.name, "\"" + dots + brackets);
+  f.read("name = '''\n" + dots + "'" + brackets + "\n'''\nlr = 3");
+  EXPECT_EQ(f.lr, 3);
+}
+
 }  // namespace
 }  // namespace weft

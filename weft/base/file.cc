@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <utility>
 
 #include <fcntl.h>
@@ -30,8 +31,63 @@ std::string read_file(const std::filesystem::path& file) {
   }
 }
 
-void write_file_atomically(const std::filesystem::path& file, std::string_view bytes) {
-  NewFile out(file);
+namespace {
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() { ::close(fd_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  operator int() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+struct OpenFile {
+  std::unique_ptr<Descriptor> fd;
+  std::size_t size = 0;
+};
+
+// Opening a pipe would wait for a writer: it is opened without, and then seen not to be a file.
+OpenFile open_regular_file(const std::filesystem::path& file) {
+  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) throw UserError("cannot read {}: {}", file.string(), std::strerror(errno));
+  OpenFile open{std::make_unique<Descriptor>(fd)};
+  struct stat status {};
+  if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode))
+    throw UserError("cannot read {}: not a regular file", file.string());
+  open.size = static_cast<std::size_t>(status.st_size);
+  return open;
+}
+
+}  // namespace
+
+std::string read_regular_file(const std::filesystem::path& file) {
+  const OpenFile open = open_regular_file(file);
+  std::string bytes(open.size, '\0');
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t n = ::read(*open.fd, bytes.data() + done, bytes.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw UserError("cannot read {}: {}", file.string(), std::strerror(errno));
+    if (n == 0) break;  // it has become shorter
+    done += static_cast<std::size_t>(n);
+  }
+  bytes.resize(done);
+  return bytes;
+}
+
+bool is_there(const std::filesystem::path& path) {
+  std::error_code error;
+  const bool there = std::filesystem::exists(path, error);
+  if (error) throw UserError("cannot read {}: {}", path.string(), error.message());
+  return there;
+}
+
+void write_file_atomically(const std::filesystem::path& file, std::string_view bytes, const FileSystem& files) {
+  NewFile out(file, files);
   out.write(std::as_bytes(std::span(bytes)));
   out.commit();
 }
@@ -51,30 +107,31 @@ int output_of(const std::string& file) {
 
 }  // namespace
 
-NewFile::NewFile(const std::filesystem::path& file) : file_(file.string()) {
+NewFile::NewFile(const std::filesystem::path& file, const FileSystem& files) : files_(files), file_(file.string()) {
   namespace fs = std::filesystem;
   std::error_code error;  // ignored: opening fails for the same reason
   if (const int output = output_of(file_); output >= 0) {
     std::fflush(stdout);
     fd_ = ::dup(output);
   } else if (fs::is_other(fs::status(file, error))) {
-    fd_ = ::open(file_.c_str(), O_WRONLY | O_CLOEXEC);
+    fd_ = files_.open(file_, O_WRONLY);
   } else {
     if (fs::is_symlink(fs::symlink_status(file, error))) file_ = fs::weakly_canonical(file, error).string();
     temporary_ = fmt::format("{}.tmp-{}", file_, ::getpid());
-    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    listed_.emplace(temporary_);
+    fd_ = files_.open(temporary_, O_WRONLY | O_CREAT | O_TRUNC);
   }
   if (fd_ < 0) fail("open");
 }
 
 NewFile::~NewFile() {
-  if (fd_ >= 0) ::close(fd_);
-  if (!committed_ && !temporary_.empty()) ::unlink(temporary_.c_str());
+  if (fd_ >= 0) files_.close(fd_);
+  if (!committed_ && !temporary_.empty()) files_.remove_all(temporary_);
 }
 
 void NewFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t n = ::write(fd_, bytes.data(), std::min<std::size_t>(bytes.size(), std::size_t{1} << 30));
+    const std::ptrdiff_t n = files_.write(fd_, bytes.data(), std::min<std::size_t>(bytes.size(), std::size_t{1} << 30));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail("write");
     bytes = bytes.subspan(static_cast<std::size_t>(n));
@@ -82,13 +139,15 @@ void NewFile::write(std::span<const std::byte> bytes) {
 }
 
 void NewFile::sync() {
-  if (!temporary_.empty() && ::fsync(fd_) != 0) fail("fsync");
+  if (!temporary_.empty() && files_.fsync(fd_) != 0) fail("fsync");
 }
 
 void NewFile::commit() {
   sync();
-  if (::close(std::exchange(fd_, -1)) != 0) fail("close");
-  if (!temporary_.empty() && ::rename(temporary_.c_str(), file_.c_str()) != 0) fail("rename");
+  if (files_.close(std::exchange(fd_, -1)) != 0) fail("close");
+  int renamed = 0;
+  if (listed_) listed_->release([&] { renamed = files_.rename(temporary_, file_); });
+  if (renamed != 0) fail("rename");
   committed_ = true;
 }
 
@@ -97,18 +156,10 @@ void NewFile::fail(const char* what) const {
 }
 
 MappedFile::MappedFile(const std::filesystem::path& file) {
-  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) throw UserError("cannot read {}: {}", file.string(), std::strerror(errno));
-  struct stat status {};
-  if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
-    ::close(fd);
-    throw UserError("cannot read {}: not a regular file", file.string());
-  }
-  size_ = static_cast<std::size_t>(status.st_size);
-  void* const mapped = size_ > 0 ? ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd, 0) : nullptr;
-  const int error = errno;
-  ::close(fd);
-  if (mapped == MAP_FAILED) throw RunError("cannot map {}: {}", file.string(), std::strerror(error));
+  const OpenFile open = open_regular_file(file);
+  void* const mapped = open.size > 0 ? ::mmap(nullptr, open.size, PROT_READ, MAP_SHARED, *open.fd, 0) : nullptr;
+  if (mapped == MAP_FAILED) throw RunError("cannot map {}: {}", file.string(), std::strerror(errno));
+  size_ = open.size;
   data_ = static_cast<const std::byte*>(mapped);
 }
 

@@ -3,16 +3,25 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+
+#include "weft/base/file_system.h"
+#include "weft/base/temporary_path.h"
 
 namespace weft {
 
 // The whole file as bytes. UserError when it cannot be read.
 std::string read_file(const std::filesystem::path& file);
+// The same of a file on disk alone: what somebody has put in its place, a pipe or a device, could keep the reader forever.
+std::string read_regular_file(const std::filesystem::path& file);
+// Whether the name leads to anything. UserError when that cannot be found out: links in a loop, a folder not to be entered.
+bool is_there(const std::filesystem::path& path);
 // RunError on failure: see NewFile.
-void write_file_atomically(const std::filesystem::path& file, std::string_view bytes);
+void write_file_atomically(const std::filesystem::path& file, std::string_view bytes,
+                           const FileSystem& files = machine_files());
 
 // A file that takes its name, replacing any file of that name, only when `commit` returns. Until then it has a
 // temporary name in the same folder and is removed with this object. A symbolic link is kept: its target is replaced. A
@@ -20,7 +29,7 @@ void write_file_atomically(const std::filesystem::path& file, std::string_view b
 // written to directly. RunError when the file system fails.
 class NewFile {
  public:
-  explicit NewFile(const std::filesystem::path& file);
+  explicit NewFile(const std::filesystem::path& file, const FileSystem& files = machine_files());
   ~NewFile();
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
@@ -32,7 +41,9 @@ class NewFile {
  private:
   [[noreturn]] void fail(const char* what) const;
 
-  std::string file_, temporary_;  // temporary_: "" when written to directly
+  const FileSystem& files_;
+  std::string file_, temporary_;         // temporary_: "" when written to directly
+  std::optional<TemporaryPath> listed_;  // the temporary name
   int fd_ = -1;
   bool committed_ = false;
 };

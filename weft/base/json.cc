@@ -4,6 +4,7 @@
 
 #include "weft/base/error.h"
 #include "weft/base/file.h"
+#include "weft/base/json_builder.h"
 
 namespace weft {
 
@@ -14,13 +15,9 @@ std::string reason_of(const std::exception& error) {
 }
 
 Json parse_json(std::string_view text, const std::string& where) {
-  try {
-    return Json::parse(text);
-  } catch (const Json::exception& e) {
-    throw UserError("{}: not valid JSON: {}", where, reason_of(e));
-  }
+  return JsonBuilder<Json>(where, EqualKeys::last_counts).build(text);
 }
 
-Json read_json(const std::filesystem::path& file) { return parse_json(read_file(file), file.string()); }
+Json read_json(const std::filesystem::path& file) { return parse_json(read_regular_file(file), file.string()); }
 
 }  // namespace weft

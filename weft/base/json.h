@@ -12,7 +12,10 @@ namespace weft {
 
 using Json = nlohmann::ordered_json;
 
-// UserError names the file and what is wrong with it.
+// How deep values may nest. What prints, copies or compares them uses the stack.
+inline constexpr int max_json_depth = 100;
+
+// UserError names the file and what is wrong with it. Of equal keys in one object the last counts.
 Json read_json(const std::filesystem::path& file);
 Json parse_json(std::string_view text, const std::string& where);
 // The message of an exception of the JSON library, without "[json.exception.parse_error.101] ".

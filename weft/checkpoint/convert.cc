@@ -32,7 +32,7 @@ ConvertResult convert_checkpoint(const ModelSource& source, const ConvertOptions
     case CheckpointFormat::weft:
       return write_weft(source, options);
     case CheckpointFormat::megatron:
-      break;
+      return write_megatron(source, options);
   }
   WEFT_CHECK(false, "no such format");
 }

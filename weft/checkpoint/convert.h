@@ -17,11 +17,20 @@ namespace weft {
 
 enum class CheckpointFormat : std::uint8_t { hugging_face, weft, megatron };
 
+// Of a Hugging Face folder that is written.
+struct HuggingFaceOptions {
+  std::optional<ExpertsForm> experts;  // absent: as they were, or as is usual
+  std::string family;                  // "": the one that the model came from, or the only one that has such models
+  // Of all tensors but those that transformers keeps in float; absent: as they were, or what the run computed in.
+  std::optional<StoredType> type;
+};
+
 struct ConvertOptions {
   CheckpointFormat from = CheckpointFormat::hugging_face, to = CheckpointFormat::weft;
   std::filesystem::path in, out;
-  std::optional<ExpertsForm> experts;  // of a Hugging Face folder that is written; absent: as they were
+  HuggingFaceOptions hugging_face;  // of such a folder that is written
   std::int64_t max_shard_bytes = 50'000'000'000;
+  bool megatron_stacked_layers = false;  // of a Megatron checkpoint: a tensor for all layers, [layers, ...]
   std::function<void(std::size_t bytes, std::size_t total)> progress = {};
 };
 
@@ -42,8 +51,23 @@ ConvertResult write_hugging_face(const ModelSource& source, const ConvertOptions
 // With the optimizer's state where the source has it. (convert_weft.cc)
 ConvertResult write_weft(const ModelSource& source, const ConvertOptions& options);
 
-// What a folder of this model has, with the types of its tensors.
-HuggingFaceModel hugging_face_tensors(const ModelSource& source, std::optional<ExpertsForm> experts);
+// To DIR/iter_NNNNNNN, or DIR/release of a model without a run; with the optimizer's state where the source has it, in the
+// form that Megatron calls fully reshardable. (convert_megatron.cc)
+ConvertResult write_megatron(const ModelSource& source, const ConvertOptions& options);
+
+struct HuggingFaceFolder {
+  HuggingFaceModel model;  // with the types of its tensors
+  SideFiles side_files;    // config.json
+};
+// What the folder of this model has. UserError where no family has such models.
+HuggingFaceFolder hugging_face_folder(const ModelSource& source, const HuggingFaceOptions& options);
+// Of a model that does not come from such a folder; type: where the options have none.
+HuggingFaceFolder hugging_face_folder(const ModelConfig& config, StoredType type, const HuggingFaceOptions& options);
+// Of a config.json without weights.
+HuggingFaceFolder hugging_face_folder(const std::filesystem::path& dir, StoredType type,
+                                      const HuggingFaceOptions& options);
+// The tensors of the folder that the model came from.
+HuggingFaceModel hugging_face_tensors(const ModelSource& source);
 // What such a folder needs, the dtypes of its tensors included, once the values are kept in other types: for the
 // checkpoints of a run that begins with this model. Nothing where the model does not come from such a folder.
 std::optional<HuggingFaceOrigin> origin_with_types(const ModelSource& source);

@@ -39,7 +39,9 @@ class Tensors {
     for (std::size_t i = 0; i < shards.size(); ++i) {
       const std::string file = fmt::format("tensors-{:05}-of-{:05}.safetensors", i + 1, shards.size());
       for (const TensorToWrite& tensor : shards[i]) described_[tensor.name].boxes[0].file = file;
-      write_safetensors(folder / file, std::move(shards[i]), {{"format", "pt"}}, written);
+      WriteTarget target;
+      target.written = written;
+      write_safetensors(folder / file, std::move(shards[i]), target);
       manifest.files[file] = static_cast<std::int64_t>(std::filesystem::file_size(folder / file));
     }
     manifest.tensors = std::move(described_);

@@ -14,11 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_there(const fs::path& path) {
-  std::error_code error;  // what cannot be looked at is not there
-  return fs::exists(path, error);
-}
-
 // Also where the checkpoint is not complete or of a form that cannot be read: opening it tells more.
 std::optional<CheckpointPlace> place_at(const fs::path& folder) {
   if (is_there(folder / manifest_name)) return CheckpointPlace{folder, CheckpointForm::weft};
@@ -79,7 +74,7 @@ std::optional<CheckpointPlace> find_checkpoint(const fs::path& dir, std::optiona
   }
   const fs::path tracker = dir / tracker_name;
   if (!is_there(tracker)) return std::nullopt;
-  const std::string text = read_file(tracker);
+  const std::string text = read_regular_file(tracker);
   const bool release = trim(text) == "release";  // of Megatron's: converted, not of a run
   const fs::path folder = release ? dir / "release" : checkpoint_folder(dir, *latest_checkpoint(dir));
   if (const std::optional<CheckpointPlace> place = place_at(folder)) return place;

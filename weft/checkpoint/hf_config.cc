@@ -40,18 +40,23 @@ std::int64_t ConfigReader::integer(const std::string& key, std::int64_t least, s
   return value.get<std::int64_t>();
 }
 
-std::int64_t ConfigReader::integer_or(const std::string& key, std::int64_t otherwise, std::int64_t least) const {
-  return has(key) ? integer(key, least) : otherwise;
+std::int64_t ConfigReader::integer_or(const std::string& key, std::int64_t otherwise, std::int64_t least,
+                                      std::int64_t most) const {
+  return has(key) ? integer(key, least, most) : otherwise;
 }
 
-double ConfigReader::number(const std::string& key) const {
+double ConfigReader::number(const std::string& key, Sign sign, double most) const {
   const Json& value = at(key);
   if (!value.is_number() || !std::isfinite(value.get<double>())) refuse(key, "it must be a number");
-  return value.get<double>();
+  const double number = value.get<double>();
+  if (sign == Sign::positive && number <= 0) refuse(key, "it must be above 0");
+  if (sign == Sign::not_negative && number < 0) refuse(key, "it must not be negative");
+  if (std::abs(number) > most) refuse(key, fmt::format("its magnitude must be at most {}", most));
+  return number;
 }
 
-double ConfigReader::number_or(const std::string& key, double otherwise) const {
-  return has(key) ? number(key) : otherwise;
+double ConfigReader::number_or(const std::string& key, double otherwise, Sign sign, double most) const {
+  return has(key) ? number(key, sign, most) : otherwise;
 }
 
 bool ConfigReader::flag_or(const std::string& key, bool otherwise) const {
@@ -143,9 +148,9 @@ ModelConfig read_model_sizes(const ConfigReader& config, double default_epsilon)
   ModelConfig model;
   model.vocabulary = config.integer("vocab_size");
   model.hidden = config.integer("hidden_size");
-  model.norm_epsilon = config.number_or("rms_norm_eps", default_epsilon);
+  model.norm_epsilon = config.number_or("rms_norm_eps", default_epsilon, ConfigReader::Sign::positive, 1);
   model.tied_embeddings = config.flag_or("tie_word_embeddings", false);
-  model.init_std = config.number_or("initializer_range", 0.02);
+  model.init_std = config.number_or("initializer_range", 0.02, ConfigReader::Sign::not_negative);
   model.max_positions = config.integer_or("max_position_embeddings", 0);
   return model;
 }
@@ -185,7 +190,7 @@ ActivationSpec read_gated_activation(const ConfigReader& config) {
 
 ExpertsSpec read_experts(const ConfigReader& config, const std::string& ffn_key, bool normalise) {
   ExpertsSpec experts;
-  constexpr std::int64_t most = 1 << 20;
+  constexpr std::int64_t most = ConfigReader::max_experts;
   const bool local = config.has("num_local_experts");
   experts.experts = config.integer(local ? "num_local_experts" : "num_experts", 1, most);
   if (local && config.has("num_experts") && config.integer("num_experts", 0, most) != experts.experts) {

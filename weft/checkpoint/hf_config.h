@@ -25,9 +25,12 @@ class ConfigReader {
 
   // Without `otherwise` the key must be there.
   std::int64_t integer(const std::string& key, std::int64_t least = 1, std::int64_t most = max_integer) const;
-  std::int64_t integer_or(const std::string& key, std::int64_t otherwise, std::int64_t least = 1) const;
-  double number(const std::string& key) const;
-  double number_or(const std::string& key, double otherwise) const;
+  std::int64_t integer_or(const std::string& key, std::int64_t otherwise, std::int64_t least = 1,
+                          std::int64_t most = max_integer) const;
+  // Neither it nor its negative may be above `most`.
+  enum class Sign : std::uint8_t { any, not_negative, positive };
+  double number(const std::string& key, Sign sign = Sign::any, double most = max_number) const;
+  double number_or(const std::string& key, double otherwise, Sign sign = Sign::any, double most = max_number) const;
   bool flag_or(const std::string& key, bool otherwise) const;
   std::string text(const std::string& key) const;
   std::string text_or(const std::string& key, const std::string& otherwise) const;
@@ -43,6 +46,9 @@ class ConfigReader {
   [[noreturn]] void refuse_missing(const std::string& key) const;
 
   static constexpr std::int64_t max_integer = (std::int64_t{1} << 31) - 1;
+  static constexpr std::int64_t max_experts = 1 << 16;  // of a layer, as check_config has it
+  static constexpr std::int64_t max_depths = 100;       // of MTP
+  static constexpr double max_number = 1e6;
 
  private:
   const Json& at(const std::string& key) const;

@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <array>
 #include <cmath>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "weft/checkpoint/hf_family.h"
 
@@ -52,7 +54,9 @@ constexpr std::array<NameRule, 6> mtp_names = {{
     {{}, "model.layers.{F}.shared_head.head.weight", Role::head},
 }};
 
-std::int64_t read_mtp_depths(const ConfigReader& config) { return config.integer_or("num_nextn_predict_layers", 0, 0); }
+std::int64_t read_mtp_depths(const ConfigReader& config) {
+  return config.integer_or("num_nextn_predict_layers", 0, 0, ConfigReader::max_depths);
+}
 
 LatentAttentionSpec read_latent_attention(const ConfigReader& config) {
   LatentAttentionSpec spec;
@@ -75,7 +79,7 @@ LatentAttentionSpec read_latent_attention(const ConfigReader& config) {
   spec.scale = 1 / std::sqrt(static_cast<double>(spec.head_dim + spec.rotary_dim));
   if (spec.rope.scaling != RopeSpec::Scaling::none) {
     const ConfigReader rope = config.object(config.has("rope_scaling") ? "rope_scaling" : "rope_parameters");
-    const double all = rope.number_or("mscale_all_dim", 0);
+    const double all = rope.number_or("mscale_all_dim", 0, ConfigReader::Sign::not_negative);
     // Hugging Face looks at the factor whatever the kind of scaling.
     const double factor = spec.rope.factor;
     const double mscale = all == 0 || factor <= 1 ? 1 : 0.1 * all * std::log(factor) + 1;
@@ -86,7 +90,7 @@ LatentAttentionSpec read_latent_attention(const ConfigReader& config) {
 
 ExpertsSpec read_deepseek_experts(const ConfigReader& config) {
   ExpertsSpec experts;
-  experts.experts = config.integer("n_routed_experts", 1, 1 << 20);
+  experts.experts = config.integer("n_routed_experts", 1, ConfigReader::max_experts);
   experts.ffn = config.integer("moe_intermediate_size");
   experts.shared_ffn = config.integer_or("n_shared_experts", 0, 0) * experts.ffn;
   experts.activation = read_gated_activation(config);
@@ -95,7 +99,7 @@ ExpertsSpec read_deepseek_experts(const ConfigReader& config) {
   router.score = RouterSpec::Score::sigmoid;
   router.choose_first = false;
   router.normalise = config.flag_or("norm_topk_prob", true);
-  router.scaling = config.number_or("routed_scaling_factor", 2.5);
+  router.scaling = config.number_or("routed_scaling_factor", 2.5, ConfigReader::Sign::positive);
   router.k = config.integer("num_experts_per_tok");
   router.groups = config.integer_or("n_group", 8);
   router.keep_groups = config.integer_or("topk_group", 4);
@@ -163,11 +167,70 @@ ModelConfig read_deepseek_v32(const ConfigReader& config) {
   return model;
 }
 
+// The factor of mscale_all_dim that gives the scale of the logits; 0: they are not scaled beyond their width.
+double mscale_all_dim(const LatentAttentionSpec& spec) {
+  if (spec.scale == 0 || spec.rope.factor <= 1) return 0;
+  const double mscale = std::sqrt(spec.scale * std::sqrt(static_cast<double>(spec.head_dim + spec.rotary_dim)));
+  const double all = (mscale - 1) / (0.1 * std::log(spec.rope.factor));
+  return std::abs(all) < 1e-12 ? 0 : all;
+}
+
+void write_deepseek_v3(const ModelConfig& config, Json& json) {
+  write_model_sizes(config, json);
+  write_layer_pairs(config, json);
+  const LatentAttentionSpec& latent = config.latent_attention;
+  json["num_attention_heads"] = json["num_key_value_heads"] = latent.heads;
+  json["q_lora_rank"] = latent.q_rank > 0 ? Json(latent.q_rank) : Json(nullptr);
+  json["kv_lora_rank"] = latent.kv_rank;
+  json["qk_nope_head_dim"] = latent.head_dim;
+  json["qk_rope_head_dim"] = latent.rotary_dim;
+  json["qk_head_dim"] = latent.head_dim + latent.rotary_dim;
+  json["head_dim"] = latent.rotary_dim;  // transformers' rotary embedding is that wide
+  json["v_head_dim"] = latent.value_dim;
+  json["attention_bias"] = false;
+  json["rope_interleave"] = latent.rope.style == RotaryStyle::interleaved;
+  write_rope(latent.rope, json);
+  if (const double all = mscale_all_dim(latent); all != 0)
+    for (const char* key : {"rope_scaling", "rope_parameters"}) json[key]["mscale_all_dim"] = all;
+  const std::vector<bool> sparse = sparse_layers(config);
+  const auto first = std::find(sparse.begin(), sparse.end(), true);
+  json["first_k_dense_replace"] = first - sparse.begin();
+  if (std::find(first, sparse.end(), false) != sparse.end()) {  // not the dense ones first
+    json["mlp_layer_types"] = Json::array();
+    for (const bool layer : sparse) json["mlp_layer_types"].push_back(layer ? "sparse" : "dense");
+  }
+  json["intermediate_size"] = config.mlp.ffn > 0 ? config.mlp.ffn : 4 * config.hidden;
+  const ExpertsSpec& experts = config.experts;
+  json["n_routed_experts"] = experts.experts;
+  json["moe_intermediate_size"] = experts.ffn;
+  json["n_shared_experts"] = experts.ffn > 0 ? experts.shared_ffn / experts.ffn : 0;
+  write_router(experts.router, json);
+  json["routed_scaling_factor"] = experts.router.scaling;
+  json["n_group"] = experts.router.groups;
+  json["topk_group"] = experts.router.keep_groups;
+  json["scoring_func"] = "sigmoid";
+  json["topk_method"] = "noaux_tc";
+  json["num_nextn_predict_layers"] = mtp_depths(config);
+  json["hidden_act"] = "silu";
+  json["rms_norm_eps"] = config.norm_epsilon;
+}
+
+void write_deepseek_v32(const ModelConfig& config, Json& json) {
+  write_deepseek_v3(config, json);
+  const IndexerSpec& indexer = config.latent_attention.indexer;
+  json["index_n_heads"] = indexer.heads;
+  json["index_head_dim"] = indexer.dim;
+  json["index_topk"] = indexer.topk;
+}
+
 }  // namespace
 
 HuggingFaceFamily deepseek_v3_family() {
   return {.name = "deepseek_v3",
+          .architecture = "DeepseekV3ForCausalLM",
+          .layers = "[+-] and [+E]",
           .config = read_deepseek_v3,
+          .write = write_deepseek_v3,
           .layer_prefix = "model.layers.{L}.",
           .names = {transformer_names(), latent_names<Symbol::latent_attention>, expert_names, gated_mlp_names()},
           .experts = experts_names(),
@@ -179,7 +242,10 @@ HuggingFaceFamily deepseek_v3_family() {
 HuggingFaceFamily deepseek_v32_family() {
   HuggingFaceFamily family = deepseek_v3_family();
   family.name = "deepseek_v32";
+  family.architecture = "DeepseekV32ForCausalLM";
+  family.layers = "[D-] and [DE]";
   family.config = read_deepseek_v32;
+  family.write = write_deepseek_v32;
   family.names = {transformer_names(), latent_names<Symbol::sparse_attention>, indexer_names, expert_names,
                   gated_mlp_names()};
   family.mtp->part = [](const ConfigReader&) { return std::string("[DE]"); };

@@ -15,6 +15,19 @@ std::string family_list() {
   return join(known, ", ");
 }
 
+std::string family_layers() {
+  std::vector<std::string> known;
+  for (const HuggingFaceFamily& family : hugging_face_families())
+    known.push_back(fmt::format("{} {}", family.name, family.layers));
+  return join(known, ", ");
+}
+
+HuggingFaceFamily family_named(const std::string& name) {
+  for (HuggingFaceFamily& family : hugging_face_families())
+    if (family.name == name) return family;
+  throw UserError("--hf-family {}: Weft does not know it; it knows {}", name, family_list());
+}
+
 HuggingFaceFamily family_named(const std::string& name, const std::string& where) {
   for (HuggingFaceFamily& family : hugging_face_families()) {
     if (family.name == name) return family;

@@ -1,5 +1,7 @@
 #include <array>
 
+#include <nlohmann/json.hpp>
+
 #include "weft/checkpoint/hf_family.h"
 
 namespace weft {
@@ -61,11 +63,36 @@ ModelConfig read_gpt_oss(const ConfigReader& config) {
   return model;
 }
 
+void write_gpt_oss(const ModelConfig& config, Json& json) {
+  write_model_sizes(config, json);
+  write_layer_pairs(config, json);
+  const AttentionSpec& attention = first_attention(config);
+  write_attention(attention, json);
+  json["attention_bias"] = attention.qkv_bias;
+  std::int64_t window = 0;
+  json["layer_types"] = Json::array();
+  const std::string symbols = main_symbols(config);
+  for (std::size_t i = 0; i < symbols.size(); i += 2) {
+    const std::int64_t here = config.attention_of(static_cast<int>(i)).window;
+    json["layer_types"].push_back(here > 0 ? "sliding_attention" : "full_attention");
+    if (here > 0) window = here;
+  }
+  if (window > 0) json["sliding_window"] = window;
+  json["num_local_experts"] = config.experts.experts;
+  json["num_experts_per_tok"] = config.experts.router.k;
+  json["intermediate_size"] = config.experts.ffn;
+  json["hidden_act"] = "silu";
+  json["rms_norm_eps"] = config.norm_epsilon;
+}
+
 }  // namespace
 
 HuggingFaceFamily gpt_oss_family() {
   return {.name = "gpt_oss",
+          .architecture = "GptOssForCausalLM",
+          .layers = "[*E]",
           .config = read_gpt_oss,
+          .write = write_gpt_oss,
           .layer_prefix = "model.layers.{L}.",
           .names = {transformer_names(), names},
           .experts = {{ExpertsForm::fused, expert_names}}};

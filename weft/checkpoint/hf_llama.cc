@@ -1,3 +1,5 @@
+#include <nlohmann/json.hpp>
+
 #include "weft/checkpoint/hf_family.h"
 
 namespace weft {
@@ -13,11 +15,25 @@ ModelConfig read_llama(const ConfigReader& config) {
   return model;
 }
 
+void write_llama(const ModelConfig& config, Json& json) {
+  write_model_sizes(config, json);
+  write_layer_pairs(config, json);
+  write_attention(config.attention, json);
+  json["attention_bias"] = config.attention.qkv_bias;
+  json["intermediate_size"] = config.mlp.ffn;
+  json["mlp_bias"] = config.mlp.bias;
+  json["hidden_act"] = "silu";
+  json["rms_norm_eps"] = config.norm_epsilon;
+}
+
 }  // namespace
 
 HuggingFaceFamily llama_family() {
   return {.name = "llama",
+          .architecture = "LlamaForCausalLM",
+          .layers = "[*-]",
           .config = read_llama,
+          .write = write_llama,
           .layer_prefix = "model.layers.{L}.",
           .names = {transformer_names(), gated_mlp_names()},
           // Old files keep the frequencies of the rotary embedding; the config says them.

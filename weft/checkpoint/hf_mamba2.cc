@@ -1,7 +1,10 @@
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <tuple>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "weft/checkpoint/hf_family.h"
 
@@ -31,7 +34,8 @@ constexpr std::array<NameRule, 12> mamba = {{
 }};
 
 ModelConfig read_mamba2(const ConfigReader& config) {
-  ModelConfig model = read_model_sizes(config, config.number_or("layer_norm_epsilon", 1e-5));
+  ModelConfig model =
+      read_model_sizes(config, config.number_or("layer_norm_epsilon", 1e-5, ConfigReader::Sign::positive, 1));
   model.max_positions = 0;
   model.pattern = repeated_groups(read_layers(config), "M");
   MambaSpec& m = model.mamba;
@@ -58,12 +62,43 @@ ModelConfig read_mamba2(const ConfigReader& config) {
   return model;
 }
 
+void write_mamba2(const ModelConfig& config, Json& json) {
+  write_model_sizes(config, json);
+  const MambaSpec& m = config.mamba;
+  json["num_hidden_layers"] = std::max<std::size_t>(1, main_symbols(config).size());
+  json["num_heads"] = m.heads;
+  json["head_dim"] = m.head_dim;
+  const double expand = static_cast<double>(m.width()) / static_cast<double>(std::max<std::int64_t>(1, config.hidden));
+  json["expand"] = expand == std::floor(expand) ? Json(static_cast<std::int64_t>(expand)) : Json(expand);
+  json["n_groups"] = m.groups;
+  json["state_size"] = m.state;
+  json["conv_kernel"] = m.taps;
+  json["chunk_size"] = m.chunk;
+  json["use_conv_bias"] = m.conv_bias;
+  write_step_limits(m, json);
+  json["hidden_act"] = "silu";
+  json["rms_norm"] = true;
+  json["layer_norm_epsilon"] = config.norm_epsilon;
+}
+
 }  // namespace
+
+void write_step_limits(const MambaSpec& mamba, Json& json) {
+  if (mamba.step_least == 0 && std::isinf(mamba.step_most)) return;  // the default, which JSON cannot say
+  const Json most = std::isinf(mamba.step_most) ? Json{{"__float__", "Infinity"}} : Json(mamba.step_most);
+  json["time_step_limit"] = Json::array({mamba.step_least, most});
+}
 
 NameTable mamba_names() { return mamba; }
 
 HuggingFaceFamily mamba2_family() {
-  return {.name = "mamba2", .config = read_mamba2, .layer_prefix = "backbone.layers.{L}.", .names = {mamba_names()}};
+  return {.name = "mamba2",
+          .architecture = "Mamba2ForCausalLM",
+          .layers = "M",
+          .config = read_mamba2,
+          .write = write_mamba2,
+          .layer_prefix = "backbone.layers.{L}.",
+          .names = {mamba_names()}};
 }
 
 }  // namespace weft

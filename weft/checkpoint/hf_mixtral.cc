@@ -1,5 +1,7 @@
 #include <array>
 
+#include <nlohmann/json.hpp>
+
 #include "weft/checkpoint/hf_family.h"
 
 namespace weft {
@@ -27,11 +29,26 @@ ModelConfig read_mixtral(const ConfigReader& config) {
   return model;
 }
 
+void write_mixtral(const ModelConfig& config, Json& json) {
+  write_model_sizes(config, json);
+  write_layer_pairs(config, json);
+  write_attention(config.attention, json);
+  json["sliding_window"] = config.attention.window > 0 ? Json(config.attention.window) : Json(nullptr);
+  json["num_local_experts"] = config.experts.experts;
+  json["num_experts_per_tok"] = config.experts.router.k;
+  json["intermediate_size"] = config.experts.ffn;
+  json["hidden_act"] = "silu";
+  json["rms_norm_eps"] = config.norm_epsilon;
+}
+
 }  // namespace
 
 HuggingFaceFamily mixtral_family() {
   return {.name = "mixtral",
+          .architecture = "MixtralForCausalLM",
+          .layers = "[*E]",
           .config = read_mixtral,
+          .write = write_mixtral,
           .layer_prefix = "model.layers.{L}.",
           .names = {transformer_names()},
           .experts = {{ExpertsForm::separate, names}, fused_experts_names()},

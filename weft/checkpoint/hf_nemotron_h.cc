@@ -1,8 +1,10 @@
 // One norm and one mixer a layer: Mamba-2, attention without rotary embedding, MLP or experts with squared relu.
+#include <algorithm>
 #include <array>
 #include <tuple>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "weft/checkpoint/hf_family.h"
 
@@ -88,7 +90,9 @@ std::string read_mtp_part(const ConfigReader& config) {
   return read_pattern(config, "mtp_hybrid_override_pattern", "mtp_layers_block_type");
 }
 
-std::int64_t read_mtp_depths(const ConfigReader& config) { return config.integer_or("num_nextn_predict_layers", 1, 0); }
+std::int64_t read_mtp_depths(const ConfigReader& config) {
+  return config.integer_or("num_nextn_predict_layers", 1, 0, ConfigReader::max_depths);
+}
 
 void read_mamba(const ConfigReader& config, MambaSpec& m) {
   m.heads = config.integer_or("mamba_num_heads", 128);
@@ -109,7 +113,7 @@ void read_mamba(const ConfigReader& config, MambaSpec& m) {
 }
 
 void read_experts(const ConfigReader& config, ExpertsSpec& e) {
-  e.experts = config.integer("n_routed_experts");
+  e.experts = config.integer("n_routed_experts", 1, ConfigReader::max_experts);
   e.ffn = config.integer("moe_intermediate_size");
   e.activation.kind = ActivationKind::squared_relu;
   e.shared_ffn = config.integer("moe_shared_expert_intermediate_size");
@@ -118,7 +122,7 @@ void read_experts(const ConfigReader& config, ExpertsSpec& e) {
   e.router.choose_first = false;
   e.router.k = config.integer("num_experts_per_tok");
   e.router.normalise = config.flag_or("norm_topk_prob", true);
-  e.router.scaling = config.number_or("routed_scaling_factor", 1);
+  e.router.scaling = config.number_or("routed_scaling_factor", 1, ConfigReader::Sign::positive);
   e.router.groups = config.integer_or("n_group", 1);
   e.router.keep_groups = config.integer_or("topk_group", 1);
   e.router.group_best = 2;
@@ -130,7 +134,8 @@ void read_experts(const ConfigReader& config, ExpertsSpec& e) {
 }
 
 ModelConfig read_nemotron_h(const ConfigReader& config) {
-  ModelConfig model = read_model_sizes(config, config.number_or("layer_norm_epsilon", 1e-5));
+  ModelConfig model =
+      read_model_sizes(config, config.number_or("layer_norm_epsilon", 1e-5, ConfigReader::Sign::positive, 1));
   model.pattern = read_main_pattern(config);
   read_mamba(config, model.mamba);
   AttentionSpec& a = model.attention;
@@ -153,11 +158,69 @@ ModelConfig read_nemotron_h(const ConfigReader& config) {
   return model;
 }
 
+Json kinds_of(const std::string& symbols) {
+  Json kinds = Json::array();
+  for (const char symbol : symbols)
+    kinds.push_back(symbol == 'M' ? "mamba" : symbol == '*' ? "attention" : symbol == 'E' ? "moe" : "mlp");
+  return kinds;
+}
+
+void write_nemotron_h(const ModelConfig& config, Json& json) {
+  write_model_sizes(config, json);
+  const std::string symbols = main_symbols(config);
+  json["num_hidden_layers"] = symbols.size();
+  json["hybrid_override_pattern"] = symbols;
+  json["layers_block_type"] = kinds_of(symbols);
+  const Pattern pattern = parse_pattern(config.pattern);
+  json["num_nextn_predict_layers"] = pattern.mtp_depths;
+  if (pattern.mtp_depths > 0) {
+    std::string part;
+    for (const PatternLayer& layer : pattern.mtp_layers) part += layer.letters();
+    json["mtp_hybrid_override_pattern"] = part;
+    json["mtp_layers_block_type"] = kinds_of(part);
+  }
+  const MambaSpec& m = config.mamba;
+  if (m.heads > 0) {
+    json["mamba_num_heads"] = m.heads;
+    json["mamba_head_dim"] = m.head_dim;
+    json["n_groups"] = m.groups;
+    json["ssm_state_size"] = m.state;
+    json["conv_kernel"] = m.taps;
+    json["chunk_size"] = m.chunk;
+    json["use_conv_bias"] = m.conv_bias;
+    write_step_limits(m, json);
+  }
+  const AttentionSpec& a = config.attention;
+  json["num_attention_heads"] = std::max<std::int64_t>(1, a.heads);
+  json["num_key_value_heads"] = std::max<std::int64_t>(1, a.kv_heads);
+  json["head_dim"] = std::max<std::int64_t>(1, a.head_dim);
+  json["attention_bias"] = a.qkv_bias;
+  if (config.mlp.ffn > 0) json["intermediate_size"] = config.mlp.ffn;
+  json["mlp_bias"] = config.mlp.bias && symbols.find('-') != std::string::npos;
+  json["mlp_hidden_act"] = "relu2";
+  const ExpertsSpec& e = config.experts;
+  if (e.experts > 0) {
+    json["n_routed_experts"] = e.experts;
+    json["moe_intermediate_size"] = e.ffn;
+    json["moe_shared_expert_intermediate_size"] = e.shared_ffn;
+    json["n_shared_experts"] = 1;
+    json["moe_latent_size"] = e.latent > 0 ? Json(e.latent) : Json(nullptr);
+    write_router(e.router, json);
+    json["routed_scaling_factor"] = e.router.scaling;
+    json["n_group"] = e.router.groups;
+    json["topk_group"] = e.router.keep_groups;
+  }
+  json["layer_norm_epsilon"] = config.norm_epsilon;
+}
+
 }  // namespace
 
 HuggingFaceFamily nemotron_h_family() {
   return {.name = "nemotron_h",
+          .architecture = "NemotronHForCausalLM",
+          .layers = "M, *, - and E, one a layer",
           .config = read_nemotron_h,
+          .write = write_nemotron_h,
           .layer_prefix = "backbone.layers.{L}.",
           .names = {mamba_names(), names},
           .experts = {{ExpertsForm::separate, separate_experts}, {ExpertsForm::fused, fused_experts}},

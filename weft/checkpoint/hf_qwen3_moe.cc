@@ -1,5 +1,7 @@
 #include <algorithm>
 
+#include <nlohmann/json.hpp>
+
 #include "weft/checkpoint/hf_family.h"
 
 namespace weft {
@@ -39,11 +41,29 @@ ModelConfig read_qwen3_moe(const ConfigReader& config) {
   return model;
 }
 
+void write_qwen3_moe(const ModelConfig& config, Json& json) {
+  write_model_sizes(config, json);
+  write_layer_pairs(config, json);
+  write_attention(config.attention, json);
+  json["attention_bias"] = config.attention.qkv_bias;
+  json["use_sliding_window"] = config.attention.window > 0;
+  json["sliding_window"] = config.attention.window > 0 ? Json(config.attention.window) : Json(nullptr);
+  write_sparse_layers(config, json);
+  json["num_experts"] = config.experts.experts;
+  json["moe_intermediate_size"] = config.experts.ffn;
+  write_router(config.experts.router, json);
+  json["hidden_act"] = "silu";
+  json["rms_norm_eps"] = config.norm_epsilon;
+}
+
 }  // namespace
 
 HuggingFaceFamily qwen3_moe_family() {
   return {.name = "qwen3_moe",
+          .architecture = "Qwen3MoeForCausalLM",
+          .layers = "[*-] and [*E]",
           .config = read_qwen3_moe,
+          .write = write_qwen3_moe,
           .layer_prefix = "model.layers.{L}.",
           .names = {transformer_names(), gated_mlp_names()},
           .experts = experts_names()};

@@ -3,6 +3,7 @@
 #include <array>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "weft/checkpoint/hf_family.h"
 
@@ -128,11 +129,43 @@ ModelConfig read_qwen3_next(const ConfigReader& config) {
   return model;
 }
 
+void write_qwen3_next(const ModelConfig& config, Json& json) {
+  write_model_sizes(config, json);
+  write_layer_pairs(config, json);
+  json["layer_types"] = Json::array();
+  const std::string symbols = main_symbols(config);
+  for (std::size_t i = 0; i < symbols.size(); i += 2)
+    json["layer_types"].push_back(symbols[i] == '*' ? "full_attention" : "linear_attention");
+  if (config.attention.heads > 0) write_attention(config.attention, json);
+  json["attention_bias"] = false;
+  // 0.25 where the config does not say.
+  json["partial_rotary_factor"] = json["rope_parameters"]["partial_rotary_factor"] = config.attention.rope.fraction;
+  const DeltaNetSpec& d = config.delta_net;
+  if (d.heads > 0) {
+    json["linear_num_value_heads"] = d.heads;
+    json["linear_num_key_heads"] = d.key_heads;
+    json["linear_value_head_dim"] = d.head_dim;
+    json["linear_key_head_dim"] = d.key_dim;
+    json["linear_conv_kernel_dim"] = d.taps;
+  }
+  write_sparse_layers(config, json);
+  json["num_experts"] = config.experts.experts;
+  json["moe_intermediate_size"] = config.experts.ffn;
+  json["shared_expert_intermediate_size"] = config.experts.shared_ffn;
+  write_router(config.experts.router, json);
+  json["num_nextn_predict_layers"] = mtp_depths(config);
+  json["hidden_act"] = "silu";
+  json["rms_norm_eps"] = config.norm_epsilon;
+}
+
 }  // namespace
 
 HuggingFaceFamily qwen3_next_family() {
   return {.name = "qwen3_next",
+          .architecture = "Qwen3NextForCausalLM",
+          .layers = "[G-], [GE], [*-] and [*E]",
           .config = read_qwen3_next,
+          .write = write_qwen3_next,
           .layer_prefix = "model.layers.{L}.",
           .names = {names, gated_mlp_names()},
           .experts = experts_names(),

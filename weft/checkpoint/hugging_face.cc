@@ -28,6 +28,15 @@ void add_depths(const HuggingFaceFamily& family, const ConfigReader& reader, Mod
   for (std::int64_t depth = 0; depth < depths; ++depth) config.pattern += fmt::format("/{}", part);
 }
 
+// Every expert has names in memory before a weight is looked for.
+void check_experts_in_all(const ModelConfig& config, const std::string& file) {
+  constexpr std::int64_t most = 1 << 19;
+  const std::int64_t layers = std::count(config.pattern.begin(), config.pattern.end(), 'E');
+  if (layers * config.experts.experts > most)
+    throw UserError("{}: {} layers of {} experts have {} in all; Weft reads models of at most {}", file, layers,
+                    config.experts.experts, layers * config.experts.experts, most);
+}
+
 // wants_mtp: asked with the main part's config.
 Described read_config(const std::filesystem::path& dir,
                       const std::function<bool(const HuggingFaceFamily&, const ModelConfig&)>& wants_mtp) {
@@ -38,7 +47,9 @@ Described read_config(const std::filesystem::path& dir,
   HuggingFaceFamily family = family_named(reader.text("model_type"), file);
   refuse_unsupported(reader);
   ModelConfig config = family.config(reader);
+  check_experts_in_all(config, file);
   if (family.mtp && wants_mtp(family, config)) add_depths(family, reader, config);
+  check_experts_in_all(config, file);
   return {std::move(family), config};
 }
 
@@ -133,7 +144,10 @@ HuggingFaceModel describe(const std::filesystem::path& dir, const SafetensorsDir
       dir, [&](const HuggingFaceFamily& family, const ModelConfig& config) { return has_mtp(family, config, there); });
   HuggingFaceModel model = model_in(form_on_disk(described, there), described);
   for (DiskTensor& tensor : model.tensors) {
-    if (const TensorEntry* entry = files.find(tensor.name)) tensor.type = entry->type;
+    if (const TensorEntry* entry = files.find(tensor.name)) {
+      check_shape(*entry, tensor);
+      tensor.type = entry->type;
+    }
   }
   return model;
 }
@@ -142,10 +156,7 @@ HuggingFaceModel describe(const std::filesystem::path& dir, const SafetensorsDir
 std::string folder_of_model(const std::filesystem::path& dir) {
   std::error_code error;  // what cannot be looked at, reading the config complains of
   if (std::filesystem::exists(dir / manifest_name, error))
-    throw UserError(
-        "{}: this is a Weft checkpoint, not a Hugging Face model; make one of it first: weft convert --from weft --to "
-        "hf --in {} --out DIR",
-        dir.string(), dir.string());
+    throw UserError("{}: this is a Weft checkpoint, not a Hugging Face model; read it with --from weft", dir.string());
   read_config(dir);
   return dir.string();
 }
@@ -178,7 +189,7 @@ void require_readable_folder(const std::filesystem::path& dir, const std::string
     throw UserError("{}: not a folder; {}", dir.string(), kind);
   // A folder may be listed and yet not entered.
   if (!error) static_cast<void>(std::filesystem::status(dir / "config.json", error));
-  if (error == std::errc::no_such_file_or_directory) return;
+  if (error == std::errc::no_such_file_or_directory || error == std::errc::too_many_symbolic_link_levels) return;
   if (error) throw UserError("cannot read the folder {}: {}", dir.string(), error.message());
 }
 
@@ -208,17 +219,15 @@ HuggingFaceModel hugging_face_model(const std::string& family, const ModelConfig
 HuggingFaceModel with_experts(const HuggingFaceModel& model, ExpertsForm experts) {
   const HuggingFaceFamily family = family_named(model.family, "config.json");
   if (model.form.experts == ExpertsForm::none)
-    throw UserError("--experts {}: this {} model has no experts; leave the flag out", name_of(experts), model.family);
+    throw UserError("--experts {}: this {} model has no experts; drop the flag", name_of(experts), model.family);
   if (std::none_of(family.experts.begin(), family.experts.end(),
                    [&](const ExpertsNames& names) { return names.form == experts; }))
-    throw UserError("--experts {}: {} models have their experts {} only; leave the flag out", name_of(experts),
-                    model.family, name_of(family.experts[0].form));
+    throw UserError("--experts {}: {} models have their experts {} only; drop the flag", name_of(experts), model.family,
+                    name_of(family.experts[0].form));
   HuggingFaceForm form = model.form;
   form.experts = experts;
   return model_in(form, {family, model.config});
 }
-
-std::string hugging_face_family_list() { return family_list(); }
 
 HuggingFaceWeights::HuggingFaceWeights(const std::filesystem::path& dir)
     : dir_(folder_of_model(dir)), files_(dir), model_(describe(dir, files_)) {

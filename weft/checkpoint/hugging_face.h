@@ -54,7 +54,6 @@ HuggingFaceModel read_hugging_face(const std::filesystem::path& dir);
 HuggingFaceModel hugging_face_model(const std::string& family, const ModelConfig& config, const HuggingFaceForm& form);
 // The same model with its experts in another form. UserError where the family does not have it.
 HuggingFaceModel with_experts(const HuggingFaceModel& model, ExpertsForm experts);
-std::string hugging_face_family_list();  // "llama, mixtral, ..."
 
 // The weights of a directory. Opening checks that the tensors on disk are those the config asks for, and no others;
 // values are read when asked for, from any thread.

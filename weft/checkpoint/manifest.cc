@@ -5,6 +5,7 @@
 #include "weft/base/checksum.h"
 #include "weft/base/error.h"
 #include "weft/checkpoint/json_strict.h"
+#include "weft/checkpoint/tiling.h"
 
 namespace weft {
 namespace {
@@ -37,72 +38,104 @@ AnyJson to_json(const ManifestTensors& tensors) {
   return all;
 }
 
-Shape shape_of(const AnyJson& dims) {
+// Of what is shown in a message; the value may be the whole file.
+std::string shown(const AnyJson& value) {
+  std::string text = value.dump(-1, ' ', true, AnyJson::error_handler_t::replace);
+  return text.size() > 80 ? text.substr(0, 77) + "..." : text;
+}
+
+std::int64_t whole_number(const AnyJson& value, const char* what) {
+  const bool fits = value.is_number_integer() &&
+                    (!value.is_number_unsigned() || value.get<std::uint64_t>() <= std::uint64_t{1} << 62) &&
+                    value.get<std::int64_t>() >= 0;
+  if (!fits) throw UserError("its {} is {}, not a whole number that is not negative", what, shown(value));
+  return value.get<std::int64_t>();
+}
+
+const std::string& text_in(const AnyJson& object, const char* key) {
+  const AnyJson& value = object.at(key);
+  if (!value.is_string()) throw UserError("its {} is {}, not a text", key, shown(value));
+  return value.get_ref<const std::string&>();
+}
+
+Shape shape_of(const AnyJson& dims, const char* what) {
   if (!dims.is_array() || dims.size() > static_cast<std::size_t>(Shape::max_dims))
-    throw UserError("{} is not a shape", dims.dump());
+    throw UserError("its {} is {}, not at most {} numbers", what, shown(dims), Shape::max_dims);
   Shape shape;
-  double elements = 1;
+  std::int64_t elements = 1;  // a product over dims without elements, too
   for (const AnyJson& dim : dims) {
-    if (!dim.is_number_integer() || dim.get<std::int64_t>() < 0) throw UserError("{} is not a shape", dims.dump());
-    elements *= static_cast<double>(dim.get<std::int64_t>());
-    shape.append(dim.get<std::int64_t>());
+    shape.append(whole_number(dim, what));
+    if (__builtin_mul_overflow(elements, std::max<std::int64_t>(shape[-1], 1), &elements) || elements > std::int64_t{1}
+                                                                                                            << 53)
+      throw UserError("its {} is {}, which no memory could hold", what, shown(dims));
   }
-  if (elements > 0x1p53) throw UserError("{} is not a shape that memory could hold", dims.dump());
   return shape;
 }
 
 ManifestBox box_of(const AnyJson& json, const Shape& shape) {
+  if (!json.is_object()) throw UserError("one of its boxes is {}, not an object", shown(json));
   ManifestBox box;
-  box.file = json.at("file").get<std::string>();
-  box.box.extent = shape_of(json.at("extent"));
-  const AnyJson& begin = json.at("begin");
-  const bool fits = box.box.extent.dims() == shape.dims() && begin.is_array() &&
-                    begin.size() == static_cast<std::size_t>(shape.dims());
-  if (!fits) throw UserError("a box of {} has {} dims", to_text(shape), box.box.extent.dims());
+  box.file = text_in(json, "file");
+  box.box.extent = shape_of(json.at("extent"), "extent");
+  const Shape begin = shape_of(json.at("begin"), "begin");
+  if (box.box.extent.dims() != shape.dims() || begin.dims() != shape.dims())
+    throw UserError("a box of {} has {} dims", to_text(shape), std::max(box.box.extent.dims(), begin.dims()));
   for (int d = 0; d < shape.dims(); ++d) {
-    const auto at = begin[static_cast<std::size_t>(d)].get<std::int64_t>();
-    if (at < 0 || at > shape[d] || box.box.extent[d] > shape[d] - at)
+    if (begin[d] > shape[d] || box.box.extent[d] > shape[d] - begin[d])
       throw UserError("a box reaches beyond {}", to_text(shape));
-    box.box.begin[static_cast<std::size_t>(d)] = at;
+    box.box.begin[static_cast<std::size_t>(d)] = begin[d];
   }
-  const std::optional<std::uint64_t> checksum = parse_checksum(json.at("checksum").get<std::string>());
-  if (!checksum) throw UserError("{} is not a checksum", json.at("checksum").dump());
+  const std::optional<std::uint64_t> checksum = parse_checksum(text_in(json, "checksum"));
+  if (!checksum) throw UserError("{} is not a checksum", shown(json.at("checksum")));
   box.checksum = *checksum;
   return box;
 }
 
-bool overlap(const Box& a, const Box& b) {
-  for (int d = 0; d < a.extent.dims(); ++d) {
-    const auto i = static_cast<std::size_t>(d);
-    if (a.begin[i] + a.extent[d] <= b.begin[i] || b.begin[i] + b.extent[d] <= a.begin[i]) return false;
+void check_boxes(const Manifest& manifest, const std::string& name, const ManifestTensor& tensor) {
+  std::vector<const Box*> boxes;
+  for (const ManifestBox& box : tensor.boxes) {
+    boxes.push_back(&box.box);
+    if (!manifest.files.contains(box.file))
+      throw UserError("tensor '{}': it is in {}, which 'files' does not name", name, box.file);
   }
-  return true;
+  check_tiling(tensor.shape, std::move(boxes), fmt::format("tensor '{}'", name), "boxes");
 }
 
-void check_tiling(const ManifestTensor& tensor) {
-  std::int64_t elements = 0;
-  for (std::size_t i = 0; i < tensor.boxes.size(); ++i) {
-    elements += tensor.boxes[i].box.extent.elements();
-    for (std::size_t k = 0; k < i; ++k)
-      if (overlap(tensor.boxes[i].box, tensor.boxes[k].box))
-        throw UserError("its boxes in {} and {} overlap", tensor.boxes[k].file, tensor.boxes[i].file);
+// In another folder it would be another checkpoint's.
+void require_file_name(const std::string& name) {
+  if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos)
+    throw UserError("it names '{}', which is not the name of a file in this folder", name);
+}
+
+std::map<std::string, std::int64_t> files_of(const AnyJson& json) {
+  if (!json.is_object()) throw UserError("'files' is {}, not an object", shown(json));
+  std::map<std::string, std::int64_t> files;
+  for (const auto& [name, bytes] : json.items()) {
+    require_file_name(name);
+    try {
+      files[name] = whole_number(bytes, "size");
+    } catch (const UserError& error) {
+      throw UserError("file '{}': {}", name, error.what());
+    }
   }
-  if (elements != tensor.shape.elements())
-    throw UserError("its boxes hold {} of {} elements", elements, tensor.shape.elements());
+  return files;
 }
 
 ManifestTensors tensors_of(const AnyJson& json) {
+  if (!json.is_object()) throw UserError("'tensors' is {}, not an object", shown(json));
   ManifestTensors tensors;
   for (const auto& [name, entry] : json.items()) {
     try {
       ManifestTensor tensor;
-      const std::optional<StoredType> type = stored_type_of(entry.at("dtype").get<std::string>());
+      const std::optional<StoredType> type = stored_type_of(text_in(entry, "dtype"));
       if (!type || !(is_float(*type) || name.starts_with(other_tensor_prefix)))
-        throw UserError("its dtype is {}", entry.at("dtype").dump());
+        throw UserError("its dtype is {}", shown(entry.at("dtype")));
       tensor.type = *type;
-      tensor.shape = shape_of(entry.at("shape"));
+      tensor.shape = shape_of(entry.at("shape"), "shape");
       for (const AnyJson& box : entry.at("boxes")) tensor.boxes.push_back(box_of(box, tensor.shape));
-      tensors.emplace(name, std::move(tensor));
+      tensors.emplace_hint(tensors.end(), name, std::move(tensor));
+    } catch (const AnyJson::exception& error) {
+      throw UserError("tensor '{}': {}", name, reason_of(error));
     } catch (const UserError& error) {
       throw UserError("tensor '{}': {}", name, error.what());
     }
@@ -111,12 +144,17 @@ ManifestTensors tensors_of(const AnyJson& json) {
 }
 
 std::map<std::string, ManifestSideFile> side_files_of(const AnyJson& json) {
+  if (!json.is_object()) throw UserError("'side_files' is {}, not an object", shown(json));
   std::map<std::string, ManifestSideFile> files;
   for (const auto& [name, entry] : json.items()) {
-    if (std::filesystem::path(name).filename() != name) throw UserError("'{}' is not the name of a file", name);
-    const std::optional<std::uint64_t> checksum = parse_checksum(entry.at("checksum").get<std::string>());
-    if (!checksum) throw UserError("{} is not a checksum", entry.at("checksum").dump());
-    files[name] = {entry.at("bytes").get<std::int64_t>(), *checksum};
+    require_file_name(name);
+    try {
+      const std::optional<std::uint64_t> checksum = parse_checksum(text_in(entry, "checksum"));
+      if (!checksum) throw UserError("{} is not a checksum", shown(entry.at("checksum")));
+      files[name] = {whole_number(entry.at("bytes"), "size"), *checksum};
+    } catch (const UserError& error) {
+      throw UserError("file '{}': {}", name, error.what());
+    }
   }
   return files;
 }
@@ -153,30 +191,22 @@ std::string to_text(const Manifest& manifest) {
 Manifest parse_manifest(const std::string& text, const std::string& where) {
   AnyJson json = parse_strict_json(text, where);
   try {
-    if (!json.is_object() || json.value("format", "") != format_name)
+    if (!json.is_object() || !json.contains("format") || json["format"] != format_name)
       throw UserError("'format' must be \"{}\"", format_name);
     if (json.at("version") != format_version)
-      throw UserError("'version' is {}; this Weft reads version {}", json["version"].dump(), format_version);
-    const std::optional<std::uint64_t> checksum = parse_checksum(json.at("checksum").get<std::string>());
+      throw UserError("'version' is {}; this Weft reads version {}", shown(json["version"]), format_version);
+    const std::optional<std::uint64_t> checksum = parse_checksum(text_in(json, "checksum"));
     json.erase("checksum");
     if (!checksum || *checksum != checksum_of(json.dump()))
       throw UserError("its checksum does not fit what it says: the file is damaged");
     Manifest manifest;
-    manifest.iteration = json.at("iteration").get<std::int64_t>();
+    manifest.iteration = whole_number(json.at("iteration"), "iteration");
     manifest.run = json.at("run").dump();
-    manifest.files = json.at("files").get<std::map<std::string, std::int64_t>>();
+    manifest.files = files_of(json.at("files"));
     if (json.contains("model")) manifest.model = json["model"].dump();
     if (json.contains("side_files")) manifest.side_files = side_files_of(json["side_files"]);
     manifest.tensors = tensors_of(json.at("tensors"));
-    for (const auto& [name, tensor] : manifest.tensors) {
-      try {
-        check_tiling(tensor);
-        for (const ManifestBox& box : tensor.boxes)
-          if (!manifest.files.contains(box.file)) throw UserError("it is in {}, which 'files' does not name", box.file);
-      } catch (const UserError& error) {
-        throw UserError("tensor '{}': {}", name, error.what());
-      }
-    }
+    for (const auto& [name, tensor] : manifest.tensors) check_boxes(manifest, name, tensor);
     return manifest;
   } catch (const AnyJson::exception& error) {
     throw UserError("{}: not the manifest of a checkpoint: {}", where, reason_of(error));

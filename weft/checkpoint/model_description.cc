@@ -43,17 +43,29 @@ HuggingFaceOrigin origin_of(const Json& json) {
 }  // namespace
 
 Json to_json(const SavedRun& run) {
+  const LogSums& log = run.position.unlogged;
+  // Doubles come back with all their bits. Those that are not finite would not; the sums are of steps that were.
+  const Json unlogged = {{"steps", log.steps},           {"loss", log.loss},       {"seconds", log.seconds},
+                         {"mtp_losses", log.mtp_losses}, {"skipped", log.skipped}, {"not_finite", log.not_finite}};
   return {{"iteration", run.position.iteration},
           {"consumed_train_samples", run.position.consumed_samples},
           {"optimizer_steps", run.position.optimizer_steps},
+          {"unlogged", unlogged},
           {"ranks", run.ranks},
           {"arguments", Json::parse(run.arguments)}};
 }
 
 SavedRun saved_run_of(const Json& json, const std::string& where) {
   try {
+    LogSums log;
+    if (json.contains("unlogged")) {
+      const Json& sums = json["unlogged"];
+      log = {sums.at("steps").get<std::int64_t>(),   sums.at("loss").get<double>(),
+             sums.at("seconds").get<double>(),       sums.at("mtp_losses").get<std::vector<double>>(),
+             sums.at("skipped").get<std::int64_t>(), sums.at("not_finite").get<std::int64_t>()};
+    }
     return {{json.at("iteration").get<std::int64_t>(), json.at("consumed_train_samples").get<std::int64_t>(),
-             json.at("optimizer_steps").get<std::int64_t>()},
+             json.at("optimizer_steps").get<std::int64_t>(), log},
             json.value("ranks", std::int64_t{1}),
             json.contains("arguments") ? json["arguments"].dump() : "{}"};
   } catch (const Json::exception&) {

@@ -13,6 +13,7 @@
 #include "weft/base/error.h"
 #include "weft/base/file.h"
 #include "weft/base/json.h"
+#include "weft/base/text.h"
 
 namespace weft {
 namespace {
@@ -30,7 +31,7 @@ void sync_folder(const std::filesystem::path& folder) {
 }
 
 bool is_side_file(const std::filesystem::directory_entry& entry) {
-  if (!entry.is_regular_file()) return false;
+  if (std::error_code error; !entry.is_regular_file(error)) return false;
   const std::string name = entry.path().filename().string(), extension = entry.path().extension().string();
   constexpr std::array weights = {".safetensors", ".bin",  ".pt",      ".pth", ".ckpt",
                                   ".gguf",        ".onnx", ".msgpack", ".h5",  ".npz"};
@@ -53,15 +54,27 @@ void require_new_folder(const std::string& flag, const std::filesystem::path& fo
     throw UserError("{} {}: the folder is not empty; nothing is overwritten, so name another", flag, folder.string());
 }
 
+void require_free_space(const std::string& flag, const std::filesystem::path& folder, std::int64_t bytes) {
+  std::filesystem::path there = without_slash(folder);
+  std::error_code error;
+  if (!std::filesystem::exists(there, error)) there = there.has_parent_path() ? there.parent_path() : ".";
+  const std::filesystem::space_info space = std::filesystem::space(there, error);
+  if (error || space.available >= static_cast<std::uintmax_t>(bytes)) return;  // not every file system says
+  throw UserError("{} {}: it takes {}, and {} are free there; free space, or name a folder on another disk", flag,
+                  folder.string(), human_bytes(static_cast<double>(bytes)),
+                  human_bytes(static_cast<double>(space.available)));
+}
+
 NewFolder::NewFolder(const std::filesystem::path& folder) : folder_(without_slash(folder)) {
   const std::string name = fmt::format("{}.tmp-{}", folder_.string(), ::getpid());
   temporary_ = name;
   std::error_code error;
   // One that exists is left from a process that had this number, and may hold a whole model.
-  for (int number = 2; !std::filesystem::create_directory(temporary_, error); ++number) {
-    if (error) throw RunError("cannot make the folder {}: {}", temporary_.string(), error.message());
+  for (int number = 2; std::filesystem::exists(temporary_, error); ++number)
     temporary_ = fmt::format("{}-{}", name, number);
-  }
+  listed_.emplace(temporary_);
+  if (!std::filesystem::create_directory(temporary_, error))
+    throw RunError("cannot make the folder {}: {}", temporary_.string(), error ? error.message() : "it exists");
 }
 
 NewFolder::~NewFolder() {
@@ -72,9 +85,13 @@ NewFolder::~NewFolder() {
 void NewFolder::commit() {
   sync_folder(temporary_);
   whole_ = true;
-  if (::rename(temporary_.c_str(), folder_.c_str()) != 0)  // takes the place of an empty folder
+  int failure = 0;
+  listed_->release([&] {
+    if (::rename(temporary_.c_str(), folder_.c_str()) != 0) failure = errno;  // takes the place of an empty folder
+  });
+  if (failure != 0)
     throw RunError("cannot rename {} to {}: {}; {} is whole and stays: rename it by hand", temporary_.string(),
-                   folder_.string(), std::strerror(errno), temporary_.string());
+                   folder_.string(), std::strerror(failure), temporary_.string());
   sync_folder(folder_.has_parent_path() ? folder_.parent_path() : ".");
 }
 
@@ -124,7 +141,9 @@ std::size_t write_shards(const std::filesystem::path& folder, std::vector<Tensor
     const std::string file = shards.size() == 1 ? "model.safetensors"
                                                 : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
     for (const TensorToWrite& tensor : shards[i]) places[tensor.name] = file;
-    write_safetensors(folder / file, std::move(shards[i]), {{"format", "pt"}}, options.written);
+    WriteTarget target;
+    target.written = options.written;
+    write_safetensors(folder / file, std::move(shards[i]), target);
   }
   if (shards.size() > 1 && !options.discard) {
     const Json index = {{"metadata", {{"total_parameters", parameters}, {"total_size", bytes}}},

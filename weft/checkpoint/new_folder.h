@@ -3,16 +3,21 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "weft/base/temporary_path.h"
 #include "weft/checkpoint/safetensors_writer.h"
 
 namespace weft {
 
 // UserError "FLAG FOLDER: ..." unless a folder can be made there: its parent exists, and it does not, or is empty.
 void require_new_folder(const std::string& flag, const std::filesystem::path& folder);
+
+// UserError "FLAG FOLDER: ..." where the disk that it is on, or is to be made on, has less free space.
+void require_free_space(const std::string& flag, const std::filesystem::path& folder, std::int64_t bytes);
 
 // A folder that has its name only once `commit` has returned. Until then it stands beside, under another name, and goes
 // away with this object. One that is whole and cannot get its name stays where it is.
@@ -28,6 +33,7 @@ class NewFolder {
 
  private:
   std::filesystem::path folder_, temporary_;
+  std::optional<TemporaryPath> listed_;
   bool whole_ = false;  // stays
 };
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -23,6 +22,9 @@
 namespace weft {
 
 inline constexpr const char* tracker_name = "latest_checkpointed_iteration.txt";
+
+// The number in "iter_0000012"; nothing for any other name.
+std::optional<std::int64_t> iteration_in(const std::string& name);
 std::filesystem::path checkpoint_folder(const std::filesystem::path& dir, std::int64_t iteration);  // DIR/iter_0000012
 // The iterations of the complete-looking checkpoints (those with a manifest), ascending.
 std::vector<std::int64_t> checkpoints_in(const std::filesystem::path& dir);
@@ -32,39 +34,6 @@ std::optional<std::int64_t> latest_checkpoint(const std::filesystem::path& dir);
 // The checkpoint to open where DIR is given: what the tracker names, or DIR itself if it is one. Nothing where there is
 // neither.
 std::optional<std::filesystem::path> checkpoint_in(const std::filesystem::path& dir);
-
-// A box that a rank writes.
-struct BoxToWrite {
-  std::string name;  // of the logical tensor
-  Shape shape;       // its
-  Box box;
-  DType dtype = DType::f32;
-  std::function<void(std::byte* out)> fill;  // the box, row-major
-};
-
-// One checkpoint in the making, as one rank sees it. The first rank makes the folder (`begin`); then every rank writes its
-// file; then the first rank, which has what the others wrote, commits. Until then it has another name. RunError when the
-// file system fails; what was written is then left to the next `begin`, which removes it.
-class CheckpointInProgress {
- public:
-  CheckpointInProgress(std::filesystem::path dir, std::int64_t iteration);
-
-  void begin() const;
-  struct Written {
-    std::string file, tensors;  // tensors: text of ManifestTensors
-    std::int64_t bytes = 0;
-  };
-  Written write(RankId rank, std::vector<BoxToWrite> boxes) const;
-  // model: as in Manifest; side_files: of the Hugging Face folder that it came from.
-  void commit(const std::vector<Written>& of_ranks, const std::string& run, const std::string& model = "{}",
-              const SideFiles& side_files = {}) const;
-
- private:
-  std::filesystem::path temporary() const;
-
-  std::filesystem::path dir_;
-  std::int64_t iteration_;
-};
 
 // A complete checkpoint. Opening checks that the files are there and have their sizes; every box is checked against its
 // checksum when it is first read.
@@ -99,7 +68,9 @@ class RunCheckpoint : public CheckpointReader {
   }
   std::vector<CheckpointTensor> tensors() const override;
   std::vector<std::string> others(const std::set<ParameterIdentity>& model) const override;
-  void verify() const override;
+  void verify() const override { verify({}); }  // every box
+  // The same; `verified` is told the bytes of each.
+  void verify(const std::function<void(std::size_t bytes)>& verified) const;
 
  private:
   const ManifestTensor& described(const std::string& name) const;
@@ -114,8 +85,5 @@ class RunCheckpoint : public CheckpointReader {
   mutable std::mutex mutex_;
   mutable std::set<const ManifestBox*> checked_;
 };
-
-// Removes all checkpoints but the last `keep` and those of iterations that `retained` divides (0: none).
-void remove_old_checkpoints(const std::filesystem::path& dir, std::int64_t keep, std::int64_t retained);
 
 }  // namespace weft

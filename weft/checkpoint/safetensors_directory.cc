@@ -14,7 +14,7 @@ namespace {
 
 // Which shard holds which tensors: shard -> names.
 std::map<std::string, std::vector<std::string>> read_index(const std::filesystem::path& index) {
-  const nlohmann::json json = parse_strict_json(read_file(index), index.string());
+  const nlohmann::json json = parse_strict_json(read_regular_file(index), index.string());
   const auto map = json.is_object() ? json.find("weight_map") : json.end();
   if (map == json.end() || !map->is_object()) {
     throw UserError("{}: lacks the object 'weight_map' (tensor name -> file)", index.string());
@@ -49,11 +49,11 @@ void check_shard(const SafetensorsFile& file, const std::string& path, const std
 
 SafetensorsDirectory::SafetensorsDirectory(const std::filesystem::path& dir) {
   const std::filesystem::path single = dir / "model.safetensors", index = dir / "model.safetensors.index.json";
-  if (std::filesystem::exists(single)) {
+  if (is_there(single)) {
     files_.push_back(std::make_unique<SafetensorsFile>(single));
-  } else if (std::filesystem::exists(index)) {
+  } else if (is_there(index)) {
     for (const auto& [shard, names] : read_index(index)) {  // names come sorted
-      if (!std::filesystem::exists(dir / shard)) {
+      if (!is_there(dir / shard)) {
         throw UserError("{}: the shard {} ({} tensors) is missing from {}", index.string(), shard, names.size(),
                         dir.string());
       }
@@ -61,8 +61,7 @@ SafetensorsDirectory::SafetensorsDirectory(const std::filesystem::path& dir) {
       check_shard(*files_.back(), (dir / shard).string(), names, index.filename().string());
     }
   } else {
-    const bool pickled = std::filesystem::exists(dir / "pytorch_model.bin") ||
-                         std::filesystem::exists(dir / "pytorch_model.bin.index.json");
+    const bool pickled = is_there(dir / "pytorch_model.bin") || is_there(dir / "pytorch_model.bin.index.json");
     throw UserError("{}: neither model.safetensors nor model.safetensors.index.json is there{}", dir.string(),
                     pickled ? "; pytorch_model.bin is not read: save the model as safetensors first" : "");
   }

@@ -39,11 +39,20 @@ void put_in_order(std::vector<TensorToWrite>& tensors) {
   });
 }
 
-// Gives the tensors' bytes in their order, as many at a time as a tensor or its slice has.
+constexpr std::int64_t range_bytes = 4 << 20;  // large for a disk, small beside a cache
+
+// Gives the tensors' bytes in their order, as many at a time as a tensor, its slice or a range has.
 template <class Take>
 void fill_all(const std::vector<TensorToWrite>& tensors, const Take& take) {
   std::vector<std::byte> buffer;
   for (const TensorToWrite& tensor : tensors) {
+    if (tensor.read) {
+      const std::int64_t size = bits_of(tensor.type) / 8, most = range_bytes / size, all = tensor.shape.elements();
+      buffer.resize(static_cast<std::size_t>(std::min(most, all) * size));
+      for (std::int64_t first = 0; first < all; first += most)
+        take(tensor.read(first, std::min(most, all - first), buffer));
+      continue;
+    }
     if (tensor.slices == 0) {
       buffer.resize(bytes_of(tensor));
       tensor.fill(buffer.data());
@@ -70,17 +79,16 @@ void fill_without_writing(std::vector<TensorToWrite> tensors) {
 }
 
 void write_safetensors(const std::filesystem::path& file, std::vector<TensorToWrite> tensors,
-                       const std::map<std::string, std::string>& metadata,
-                       const std::function<void(std::size_t)>& written) {
+                       const WriteTarget& target) {
   put_in_order(tensors);
-  const std::string header = header_of(tensors, metadata);
-  NewFile out(file);
+  const std::string header = header_of(tensors, target.metadata);
+  NewFile out(file, *target.files);
   const std::uint64_t length = header.size();
   out.write(std::as_bytes(std::span(&length, 1)));
   out.write(std::as_bytes(std::span(header)));
   fill_all(tensors, [&](std::span<const std::byte> bytes) {
     out.write(bytes);
-    if (written) written(bytes.size());
+    if (target.written) target.written(bytes.size());
   });
   out.commit();
 }

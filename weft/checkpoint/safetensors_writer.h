@@ -9,9 +9,11 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "weft/base/file_system.h"
 #include "weft/base/shape.h"
 #include "weft/checkpoint/stored_type.h"
 
@@ -25,13 +27,20 @@ struct TensorToWrite {
   // Or part after part along dim 0, each of the same size: of what is too large to have in memory as a whole.
   std::int64_t slices = 0;
   std::function<void(std::int64_t slice, std::byte* out)> fill_slice = {};
+  // Or elements [first, first + count), one range after another: in `buffer`, or where they lie.
+  std::function<std::span<const std::byte>(std::int64_t first, std::int64_t count, std::span<std::byte> buffer)> read =
+      {};
 };
 std::size_t bytes_of(const TensorToWrite& tensor);
 
-// RunError when the file system fails. written: told how many bytes of tensors have gone out since the last time.
+struct WriteTarget {
+  std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  std::function<void(std::size_t)> written = {};  // told how many bytes of tensors have gone out since the last time
+  const FileSystem* files = &machine_files();
+};
+// RunError when the file system fails.
 void write_safetensors(const std::filesystem::path& file, std::vector<TensorToWrite> tensors,
-                       const std::map<std::string, std::string>& metadata = {{"format", "pt"}},
-                       const std::function<void(std::size_t)>& written = {});
+                       const WriteTarget& target = {});
 // Fills the same tensors in the same order and writes nothing: what ranks do beside the one that writes.
 void fill_without_writing(std::vector<TensorToWrite> tensors);
 

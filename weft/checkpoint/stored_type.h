@@ -59,6 +59,9 @@ bool is_convertible(StoredType from, DType to);
 void store(DType from, const std::byte* in, StoredType to, std::byte* out, std::int64_t count);
 void store_doubles(const double* in, StoredType to, std::byte* out, std::int64_t count);
 
+// Whether none of `count` numbers of one of the four float types is an infinity or NaN.
+bool all_finite(StoredType type, const std::byte* numbers, std::int64_t count);
+
 // IEEE binary16.
 float half_to_float(std::uint16_t bits);
 std::uint16_t float_to_half(float x);

@@ -46,14 +46,17 @@ void check_tensor_names(const SafetensorsDirectory& files, const std::vector<Dis
   throw UserError(text);
 }
 
+void check_shape(const TensorEntry& entry, const DiskTensor& tensor) {
+  if (entry.shape != tensor.shape)
+    throw UserError("{}: tensor '{}' has the shape {}, but config.json asks for {}", entry.file, tensor.name,
+                    to_text(entry.shape), to_text(tensor.shape));
+}
+
 StoredWeights::StoredWeights(const SafetensorsDirectory& files, const std::vector<DiskTensor>& tensors, bool tied) {
   for (const DiskTensor& tensor : tensors) {
     const TensorEntry* const entry = files.find(tensor.name);
     WEFT_CHECK(entry != nullptr, "there is no tensor '{}'", tensor.name);
-    if (entry->shape != tensor.shape) {
-      throw UserError("{}: tensor '{}' has the shape {}, but config.json asks for {}", entry->file, tensor.name,
-                      to_text(entry->shape), to_text(tensor.shape));
-    }
+    check_shape(*entry, tensor);
     if (!is_float(entry->type)) {
       throw UserError("{}: tensor '{}' has dtype {}; weights are read from F32, F64, BF16 and F16", entry->file,
                       tensor.name, name_of(entry->type));

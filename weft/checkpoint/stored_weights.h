@@ -16,6 +16,9 @@ namespace weft {
 void check_tensor_names(const SafetensorsDirectory& files, const std::vector<DiskTensor>& tensors,
                         const std::vector<std::string_view>& others, const std::string& where, const std::string& asks);
 
+// UserError unless the entry has the shape that config.json asks for.
+void check_shape(const TensorEntry& entry, const DiskTensor& tensor);
+
 class StoredWeights {
  public:
   // Both must outlive it; every tensor is in the files. Checks their shapes and types, and that copies are copies.

@@ -17,6 +17,7 @@ struct Launch {
   int local_rank = 0;  // among the ranks of this machine
   int local_size = 1;
   bool mpi = false;  // an MPI launcher numbered the ranks this way, so MPI can connect them
+  std::string run;   // what tells this run from others where the launcher gives it no name; the same on all ranks
 
   std::string text() const;         // "rank 2 of 4, started by mpirun (Open MPI)"
   std::string without_mpi() const;  // advice: how to start such ranks without MPI

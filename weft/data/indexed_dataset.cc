@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "weft/base/checksum.h"
 #include "weft/base/error.h"
 
 namespace weft {
@@ -78,6 +79,7 @@ IndexedDataset::IndexedDataset(const std::string& prefix, std::int64_t vocabular
       vocabulary_size_(vocabulary_size) {
   check_header();
   check_sequences();
+  checksum_ = checksum_of_files();
 }
 
 void IndexedDataset::check_header() {
@@ -175,6 +177,8 @@ std::vector<std::int64_t> IndexedDataset::document_boundaries() const {
 template <class Token>
 void IndexedDataset::read_as(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const {
   const auto start = static_cast<std::size_t>(pointer(sequence)) + static_cast<std::size_t>(offset) * sizeof(Token);
+  if (const std::size_t size = token_file_.bytes().size(); start > size || out.size() > (size - start) / sizeof(Token))
+    throw changed();
   for (std::size_t i = 0; i < out.size(); ++i) {
     const auto token = static_cast<std::int64_t>(load<Token>(token_file_.bytes(), start + i * sizeof(Token)));
     if (token < 0 || token >= vocabulary_size_) {
@@ -188,11 +192,15 @@ void IndexedDataset::read_as(std::int64_t sequence, std::int64_t offset, std::sp
   }
 }
 
+RunError IndexedDataset::changed() const {
+  return RunError("{} is no longer what it was when the run began: somebody has changed it; put it back as it was",
+                  index_path_.string());
+}
+
 void IndexedDataset::read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const {
   WEFT_CHECK(sequence >= 0 && sequence < sequences_, "sequence {} of {}", sequence, sequences_);
-  WEFT_CHECK(offset >= 0 && offset + static_cast<std::int64_t>(out.size()) <= length(sequence),
-             "tokens [{}, {}) of a sequence of {}", offset, offset + static_cast<std::int64_t>(out.size()),
-             length(sequence));
+  // Samples are made from the lengths that the file had when it was opened.
+  if (offset < 0 || offset + static_cast<std::int64_t>(out.size()) > length(sequence)) throw changed();
   switch (type_) {
     case TokenType::u8:
       return read_as<std::uint8_t>(sequence, offset, out);
@@ -210,8 +218,20 @@ void IndexedDataset::read(std::int64_t sequence, std::int64_t offset, std::span<
 }
 
 std::string IndexedDataset::identity() const {
-  return fmt::format("{} ({} sequences, {} {} tokens)", token_path_.stem().string(), sequences_, tokens_,
-                     name_of(type_));
+  return fmt::format("{} ({} sequences, {} {} tokens, checksum {})", token_path_.stem().string(), sequences_, tokens_,
+                     name_of(type_), checksum_);
+}
+
+// Of the whole index, and of the tokens in blocks at equal distances: reading all of them could take hours.
+std::string IndexedDataset::checksum_of_files() const {
+  constexpr std::size_t blocks = 8, block_bytes = std::size_t{128} << 10;
+  const auto tokens = token_file_.bytes();
+  std::string sums = checksum_text(checksum_of(index_.bytes()));
+  if (tokens.size() <= blocks * block_bytes)
+    return checksum_text(checksum_of(sums + checksum_text(checksum_of(tokens))));
+  for (std::size_t i = 0; i < blocks; ++i)
+    sums += checksum_text(checksum_of(tokens.subspan(i * ((tokens.size() - block_bytes) / (blocks - 1)), block_bytes)));
+  return checksum_text(checksum_of(sums));
 }
 
 }  // namespace weft

@@ -3,7 +3,8 @@
 //
 // Opening checks everything that can be checked without reading tokens: magic, version, token type, counts against the
 // size of the file, lengths, pointers, document boundaries, the size of the .bin. Tokens are checked against the
-// vocabulary when they are read. Every failure is a UserError that names the file and the place.
+// vocabulary when they are read. Every failure is a UserError that names the file and the place; a file that is changed
+// later a RunError.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "weft/base/error.h"
 #include "weft/base/file.h"
 #include "weft/data/documents.h"
 
@@ -47,6 +49,8 @@ class IndexedDataset final : public Documents {
 
  private:
   std::int64_t pointer(std::int64_t sequence) const;  // byte offset in the .bin
+  RunError changed() const;
+  std::string checksum_of_files() const;
   void check_header();
   void check_sequences();
   template <class Token>
@@ -57,6 +61,7 @@ class IndexedDataset final : public Documents {
   std::int64_t vocabulary_size_;
   TokenType type_{};
   std::int64_t sequences_ = 0, boundaries_ = 0, tokens_ = 0;
+  std::string checksum_;
 };
 
 }  // namespace weft

@@ -74,13 +74,17 @@ void IndexedDatasetWriter::finish() {
   WEFT_CHECK(file_ != nullptr, "{} is finished", token_path_.string());
   write_packed();
   file_->sync();
+  NewFile index(index_path_);
+  const std::string bytes = index_bytes();
+  index.write(std::as_bytes(std::span(bytes)));
+  index.sync();  // only renaming is left
   // An earlier index must never describe the new tokens.
   std::error_code error;
   std::filesystem::remove(index_path_, error);
   if (error) throw RunError("cannot remove the previous index {}: {}", index_path_.string(), error.message());
   file_->commit();
   file_.reset();
-  write_file_atomically(index_path_, index_bytes());
+  index.commit();
 }
 
 }  // namespace weft

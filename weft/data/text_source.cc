@@ -1,6 +1,7 @@
 #include "weft/data/text_source.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "weft/base/error.h"
 #include "weft/base/random.h"
@@ -25,8 +26,10 @@ class TextSource final : public TokenSource {
     slack_ = static_cast<std::uint64_t>(size - 1 - windows_ * length());
     std::uint64_t hash = 0xcbf29ce484222325u;
     for (std::int32_t token : tokens_) hash = (hash ^ static_cast<std::uint32_t>(token)) * 0x100000001b3u;
-    identity_ = fmt::format("{}, {} tokens ({:016x}), seq_length {}, {}", name, size, hash, length(),
-                            shuffled_ ? fmt::format("seed {}", seed_) : "in order");
+    // Without the folder: a text stays the same when it is moved.
+    identity_ =
+        fmt::format("{}, {} tokens ({:016x}), seq_length {}, {}", std::filesystem::path(name).filename().string(), size,
+                    hash, length(), shuffled_ ? fmt::format("seed {}", seed_) : "in order");
   }
 
   std::int64_t samples() const override { return endless; }

@@ -1,5 +1,6 @@
 #include "weft/execute/model_parameters.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "weft/base/error.h"
@@ -8,16 +9,36 @@ namespace weft {
 
 namespace {
 
+// weights and remainders: bfloat16 and std::int16_t; no remainders: null.
+void join(const std::byte* weights, const std::byte* remainders, std::byte* floats, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    SplitFloat split;
+    std::memcpy(&split.weight, weights + at * sizeof(split.weight), sizeof(split.weight));
+    if (remainders) std::memcpy(&split.remainder, remainders + at * sizeof(split.remainder), sizeof(split.remainder));
+    const float value = join_float(split);
+    std::memcpy(floats + at * sizeof(value), &value, sizeof(value));
+  }
+}
+
 HostTensor joined(const HostTensor& weights, const HostTensor& remainders) {
   HostTensor floats(DType::f32, weights.elements());
-  for (std::int64_t i = 0; i < floats.elements(); ++i) {
-    SplitFloat split;
-    std::memcpy(&split.weight, weights.at(i), sizeof(split.weight));
-    if (!remainders.bytes.empty()) std::memcpy(&split.remainder, remainders.at(i), sizeof(split.remainder));
-    const float value = join_float(split);
-    std::memcpy(floats.at(i), &value, sizeof(value));
-  }
+  join(weights.bytes.data(), remainders.bytes.empty() ? nullptr : remainders.bytes.data(), floats.bytes.data(),
+       floats.elements());
   return floats;
+}
+
+// The ranges of a tensor that make up elements [first, first + count) of a part's box, in their order.
+template <class Visit>
+void each_range(const ParameterPart& part, std::int64_t first, std::int64_t count, const Visit& visit) {
+  const BoxRuns runs = part.runs();
+  const std::int64_t length = runs.size() > 0 ? runs[0].count : 1;
+  for (std::int64_t done = 0; done < count;) {
+    const std::int64_t element = first + done, within = element % length,
+                       here = std::min(length - within, count - done);
+    visit(runs[element / length].tensor + within, here, done);
+    done += here;
+  }
 }
 
 }  // namespace
@@ -61,6 +82,49 @@ HostTensor ModelParameters::read(TensorId id, Content content) const {
   if (type == tensor.dtype) return values;
   const Tensor* const remainder = remainder_of(id);
   return joined(values, remainder ? storage_.read(stream_, *remainder) : HostTensor{});
+}
+
+std::span<const std::byte> ModelParameters::read(TensorId id, Content content, const ParameterPart& part,
+                                                 std::int64_t first, std::int64_t count,
+                                                 std::span<std::byte> buffer) const {
+  const DType type = type_of(id, content);
+  const Tensor& tensor = *tensor_of(id, content);
+  const Tensor* const remainder = type == tensor.dtype ? nullptr : remainder_of(id);
+  const std::span<std::byte> out = buffer.first(static_cast<std::size_t>(count) * size_of(type));
+  const auto address = [](const Tensor& of, std::int64_t element) {
+    return static_cast<const std::byte*>(of.data) + static_cast<std::size_t>(element) * size_of(of.dtype);
+  };
+  if (!device_.asynchronous()) {  // its memory is the host's
+    const std::byte* in_place = nullptr;
+    each_range(part, first, count, [&](std::int64_t at, std::int64_t here, std::int64_t done) {
+      std::byte* const to = out.data() + static_cast<std::size_t>(done) * size_of(type);
+      const auto bytes = static_cast<std::size_t>(here) * size_of(type);
+      if (type != tensor.dtype)
+        join(address(tensor, at), remainder ? address(*remainder, at) : nullptr, to, here);
+      else if (here == count)
+        in_place = address(tensor, at);
+      else
+        std::memcpy(to, address(tensor, at), bytes);
+    });
+    return in_place ? std::span(in_place, out.size()) : std::span<const std::byte>(out);
+  }
+  std::vector<std::byte> weights, remainders;  // to be joined
+  if (type != tensor.dtype) {
+    weights.resize(static_cast<std::size_t>(count) * size_of(tensor.dtype));
+    if (remainder) remainders.resize(static_cast<std::size_t>(count) * size_of(remainder->dtype));
+  }
+  const auto copy = [&](const Tensor& from, std::byte* to, std::int64_t at, std::int64_t here, std::int64_t done) {
+    const std::size_t size = size_of(from.dtype);
+    device_.copy_out(stream_, to + static_cast<std::size_t>(done) * size, address(from, at),
+                     static_cast<std::size_t>(here) * size);
+  };
+  each_range(part, first, count, [&](std::int64_t at, std::int64_t here, std::int64_t done) {
+    copy(tensor, weights.empty() ? out.data() : weights.data(), at, here, done);
+    if (remainder) copy(*remainder, remainders.data(), at, here, done);
+  });
+  stream_.synchronize();
+  if (!weights.empty()) join(weights.data(), remainder ? remainders.data() : nullptr, out.data(), count);
+  return out;
 }
 
 void ModelParameters::write(TensorId id, Content content, const HostTensor& values) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 
 #include "weft/execute/storage.h"
 #include "weft/model/content.h"
@@ -17,6 +18,10 @@ class ModelParameters {
   bool has(TensorId id, Content content) const;
   DType type_of(TensorId id, Content content) const;  // on the host: of weights f32 where the device has bf16
   HostTensor read(TensorId id, Content content) const;
+  // Elements [first, first + count) of the part's box, row-major, in type_of: in `buffer`, which has room for them, or where
+  // they lie.
+  std::span<const std::byte> read(TensorId id, Content content, const ParameterPart& part, std::int64_t first,
+                                  std::int64_t count, std::span<std::byte> buffer) const;
   void write(TensorId id, Content content, const HostTensor& tensor) const;
 
   // Writes the part's elements to their places in the tensor.

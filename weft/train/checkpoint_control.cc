@@ -1,6 +1,8 @@
 #include "weft/train/checkpoint_control.h"
 
 #include <algorithm>
+#include <numeric>
+#include <span>
 
 #include <nlohmann/json.hpp>
 #include <unistd.h>
@@ -8,6 +10,7 @@
 #include "weft/base/error.h"
 #include "weft/base/text.h"
 #include "weft/checkpoint/convert.h"
+#include "weft/checkpoint/new_folder.h"
 #include "weft/train/checkpoint_args.h"
 #include "weft/train/trainer.h"
 
@@ -37,11 +40,21 @@ void require_folder_to_write(const std::string& dir) {
 }  // namespace
 
 CheckpointControl::CheckpointControl(const TrainOptions& options, Session& session, const ExitSignals* signals)
-    : options_(options), session_(session), signals_(signals) {}
+    : options_(options),
+      session_(session),
+      signals_(signals),
+      saver_(session, {options.checkpoint.save, !options.checkpoint.no_save_optim, options.checkpoint.keep_last,
+                       options.checkpoint.save_retain_interval}) {}
 
-RunPosition CheckpointControl::begin(const std::function<void(const std::string&)>& say) {
+RunPosition CheckpointControl::begin(const Say& say) {
   const CheckpointOptions& o = options_.checkpoint;
-  if (!o.save.empty() && session_.options().layout.rank().value == 0) require_folder_to_write(o.save);
+  if (saves()) {
+    const bool first = session_.options().layout.rank().value == 0;
+    if (first) require_folder_to_write(o.save);
+    const std::int64_t own = saver_.bytes();
+    const std::vector<std::int64_t> all = session_.ranks().gather(std::span(&own, 1));
+    if (first) require_free_space("--save", o.save, std::accumulate(all.begin(), all.end(), std::int64_t{0}));
+  }
   const auto warn = [&](const std::string& text) {
     if (session_.options().layout.rank().value == 0) fmt::print(stderr, "warning: {}\n", text);
   };
@@ -81,21 +94,20 @@ RunPosition CheckpointControl::begin(const std::function<void(const std::string&
 
 // What the checkpoints of this run say of the Hugging Face folder that the model came from.
 void CheckpointControl::keep_origin(const RunCheckpoint* checkpoint) {
-  if (options_.checkpoint.save.empty() || session_.options().layout.rank().value != 0) return;
+  if (!saves() || session_.options().layout.rank().value != 0) return;
   if (const std::string& folder = options_.model.hf; !folder.empty()) {
     if (!has_weights(folder)) {
-      const HuggingFaceModel model = read_hugging_face_config(folder);
-      hugging_face_ =
-          HuggingFaceOrigin{model.family, model.form, {}, stored_type_of(session_.options().precision.compute)};
-      side_files_ = read_side_files(folder);
-      return;
+      const StoredType type = stored_type_of(session_.options().precision.compute);
+      auto [model, side_files] = hugging_face_folder(folder, type, {});
+      HuggingFaceOrigin origin{model.family, model.form, {}, type};
+      for (const DiskTensor& tensor : model.tensors)
+        if (tensor.type != type) origin.types[tensor.name] = tensor.type;
+      return saver_.set_origin(origin, std::move(side_files));
     }
     const std::unique_ptr<ModelSource> source = open_model(folder);
-    hugging_face_ = origin_with_types(*source);
-    side_files_ = source->side_files();
+    saver_.set_origin(origin_with_types(*source), source->side_files());
   } else if (checkpoint) {
-    hugging_face_ = checkpoint->description().hugging_face;
-    side_files_ = checkpoint->side_files();
+    saver_.set_origin(checkpoint->description().hugging_face, checkpoint->side_files());
   }
 }
 
@@ -119,23 +131,64 @@ std::string CheckpointControl::reason_to_stop() const {
   return late != 0 ? fmt::format("--exit-duration-in-mins {}", minutes) : "";
 }
 
-std::string CheckpointControl::after_step(const RunPosition& position, bool last,
-                                          const std::function<void(const std::string&)>& say) {
+void CheckpointControl::require_all_ready(const std::exception_ptr& error, const RunPosition& position,
+                                          const Say& say) {
+  // Without --save there is nothing to agree on.
+  std::int64_t failed = error != nullptr;
+  if (saves()) {
+    const std::vector<std::int64_t> all = session_.ranks().gather(std::span(&failed, 1));
+    failed = *std::max_element(all.begin(), all.end());
+    if (failed != 0) save_before_end(position, say);
+  }
+  if (error) std::rethrow_exception(error);
+  if (failed == 0) return;
+  session_.ranks().wait_for_all();  // ends with that rank's error
+  throw RunError("another rank cannot go on");
+}
+
+void CheckpointControl::save_before_end(const RunPosition& position, const Say& say) {
+  if (position.iteration == start_.iteration) return;  // no step of this run would be lost
+  try {
+    save(position, say);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "warning: the state after iteration {} is lost: {}\n", position.iteration, error.what());
+  }
+}
+
+std::string CheckpointControl::after_step(const RunPosition& position, bool last, const Say& say) {
+  tell_saved(saver_.poll(), say);
   const std::string reason = reason_to_stop();
   const std::int64_t interval = options_.checkpoint.save_interval;
-  if (last || !reason.empty() || (interval > 0 && position.iteration % interval == 0)) save(position, say);
+  if (last || !reason.empty())
+    save(position, say);
+  else if (interval > 0 && position.iteration % interval == 0)
+    options_.checkpoint.async_save ? begin_save(position, say) : save(position, say);
   return reason;
 }
 
-void CheckpointControl::save(const RunPosition& position, const std::function<void(const std::string&)>& say) {
-  const CheckpointOptions& o = options_.checkpoint;
-  if (o.save.empty() || saved_ == position.iteration) return;
-  const auto begin = std::chrono::steady_clock::now();
-  save_checkpoint(session_, {o.save, !o.no_save_optim, o.keep_last, o.save_retain_interval, hugging_face_, side_files_},
-                  position, flags_of_run(options_));
+void CheckpointControl::save(const RunPosition& position, const Say& say) {
+  if (!saves()) return;
+  tell_saved(saver_.finish(), say);
+  if (saved_ == position.iteration) return;
+  save_began_ = std::chrono::steady_clock::now();
+  saver_.save(position, flags_of_run(options_));
   saved_ = position.iteration;
-  say(fmt::format("saved {} in {}", checkpoint_folder(o.save, position.iteration).string(),
-                  human_seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count())));
+  tell_saved(position.iteration, say);
+}
+
+void CheckpointControl::begin_save(const RunPosition& position, const Say& say) {
+  if (!saves() || saved_ == position.iteration) return;
+  tell_saved(saver_.finish(), say);
+  save_began_ = std::chrono::steady_clock::now();
+  saver_.begin(position, flags_of_run(options_));
+  saved_ = position.iteration;
+}
+
+void CheckpointControl::tell_saved(std::optional<std::int64_t> iteration, const Say& say) const {
+  if (!iteration) return;
+  say(fmt::format(
+      "saved {} in {}", checkpoint_folder(options_.checkpoint.save, *iteration).string(),
+      human_seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - save_began_).count())));
 }
 
 }  // namespace weft

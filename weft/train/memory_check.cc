@@ -84,14 +84,14 @@ void require_memory(Device& device, const SessionOptions& options, const MemoryN
   for (const Change& change : changes_of(options)) {
     const std::int64_t needed = needed_by(device, change.options);
     const bool fits = static_cast<std::size_t>(needed) <= free;
-    constexpr double least = 0.02;  // of all: what saves less is no advice
+    constexpr double least = 0.02;  // of all: advice that saves less is not worth giving
     if (!fits && static_cast<double>(needed) > (1 - least) * static_cast<double>(need.total())) continue;
     less += fmt::format("\n  {}: {}{}", change.flag, bytes(needed), fits ? ", which fits" : "");
   }
   throw UserError(
       "a step needs {} of memory{}, and {} has {} free{}: weights {}, gradients {}, optimizer {}, activations {}, "
       "inputs and tables {}{}{}.{}",
-      bytes(need.total()), options.layout.ranks() > 1 ? " a rank" : "", device.name(),
+      bytes(need.total()), options.layout.ranks() > 1 ? " per rank" : "", device.name(),
       human_bytes(static_cast<double>(free)),
       options.ranks.on_device == 1 ? ""
       : device.asynchronous()      ? " for each of its ranks"

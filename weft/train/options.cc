@@ -31,13 +31,9 @@ class Resolver {
 };
 
 void resolve_model(Resolver& resolver, ModelOptions& model) {
-  if (model.pattern.empty() && model.num_layers > 0) {
-    const bool experts = model.num_experts > 0;
-    std::string pattern;
-    for (std::int64_t i = 0; i < model.num_layers; ++i) pattern += experts ? "[*E]" : "[*-]";
-    resolver.set(model.pattern, pattern, "--pattern",
-                 experts ? "num-layers times [*E], because --num-experts is given" : "num-layers times [*-]");
-  }
+  if (model.pattern.empty() && model.num_layers > 0)
+    resolver.set(model.pattern, pattern_of_layers(model), "--pattern",
+                 "made from num-layers and the flags that choose the kinds of layers");
   if (model.pattern.empty())
     resolver.set(model.pattern, std::string(default_pattern), "--pattern",
                  "neither --pattern nor --num-layers is given");

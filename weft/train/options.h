@@ -16,9 +16,11 @@
 #include <string>
 #include <vector>
 
+#include "weft/checkpoint/stored_type.h"
 #include "weft/model/config.h"
 #include "weft/optim/schedule.h"
 #include "weft/train/flags.h"
+#include "weft/train/layer_choice.h"
 #include "weft/train/strictness.h"
 
 namespace weft {
@@ -28,7 +30,13 @@ enum class PositionKind : std::uint8_t { none, rope, yarn };
 struct ModelOptions {
   std::string hf;       // a directory that decides all of this
   std::string pattern;  // derived
-  std::int64_t num_layers = 0;
+  // The transformer's form of a pattern (pattern_of_layers).
+  enum class AttentionVariant : std::uint8_t { none, gated_delta_net, dsa };
+  std::int64_t num_layers = 0, mtp_num_layers = 0;
+  bool multi_latent_attention = false;
+  AttentionVariant experimental_attention_variant = AttentionVariant::none;
+  LayerChoice moe_layer_freq{.number = 1, .list = {}, .text = "1"};             // layers with experts
+  LayerChoice linear_attention_freq;                                            // gated delta nets
   std::int64_t hidden_size = 128, ffn_hidden_size = 0;                          // derived: 4 hidden
   std::int64_t num_attention_heads = 4, num_query_groups = 0, kv_channels = 0;  // derived
   bool group_query_attention = false;
@@ -126,7 +134,8 @@ struct OptimizerOptions {
   WeightDecayStyle weight_decay_incr_style = WeightDecayStyle::constant;
   bool decay_all = false;
   double adam_beta1 = 0.9, adam_beta2 = 0.95, adam_eps = 1e-8;
-  double clip_grad = 1;  // 0: off
+  double clip_grad = 1;                   // 0: off
+  std::int64_t skip_nonfinite_steps = 0;  // in a row
 };
 
 struct LoggingOptions {
@@ -149,7 +158,11 @@ struct CheckpointOptions {
   std::int64_t exit_interval = 0;  // in iterations; 0: none
   double exit_duration_in_mins = 0;
   bool exit_signal_handler = false;
-  std::string save_hf;  // a folder to write at the end
+  bool async_save = false;
+  std::string save_hf;                 // a folder to write at the end
+  std::string save_fallback;           // another, if that fails
+  std::string hf_family;               // of these folders; "": derived
+  std::optional<StoredType> hf_dtype;  // of their tensors; absent: as they were read, or what the run computes in
 };
 
 enum class ExecutorKind : std::uint8_t { serial, parallel };
@@ -195,6 +208,7 @@ inline constexpr const char* default_pattern = "[*-][*E][*E][*E]";
 
 void add_train_flags(FlagTable& flags, TrainOptions& options);
 // Parts of add_train_flags.
+void add_layer_flags(FlagTable& flags, ModelOptions& options);  // those that make a pattern, without --num-experts
 void add_model_flags(FlagTable& flags, ModelOptions& options);
 void add_optimizer_flags(FlagTable& flags, OptimizerOptions& options);
 void add_foreign_flags(FlagTable& flags);  // of Megatron's: accepted with a note, or refused with a reason
@@ -210,6 +224,11 @@ struct Derivation {
   std::string flag, reason;
 };
 std::vector<Derivation> resolve(TrainOptions& options);
+
+// The pattern of --num-layers and the flags that choose the kinds of layers: "[*-][*E][*E]/[*E]".
+std::string pattern_of_layers(const ModelOptions& model);
+// What is wrong with these flags, alone and beside --pattern; for a resolved model that is built from flags.
+std::vector<std::string> find_layer_problems(const FlagTable& flags, const ModelOptions& model, bool pattern_given);
 
 // The rules that resolved options break, each as "--flag value: rule; what to do".
 std::vector<std::string> find_problems(const TrainOptions& options);

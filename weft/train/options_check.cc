@@ -5,7 +5,6 @@
 
 #include "weft/base/error.h"
 #include "weft/base/text.h"
-#include "weft/checkpoint/hugging_face.h"
 #include "weft/data/megatron_order.h"
 #include "weft/train/options.h"
 
@@ -331,11 +330,6 @@ std::vector<std::string> find_problems(const TrainOptions& options) {
   const ExecutionOptions& execution = options.execution;
   if (execution.deterministic_mode && execution.attention_backward == AttentionBackwardKind::fastest)
     problems.add("--attention-backward", "fastest", "two runs of it differ; drop it or --deterministic-mode");
-  if (own_model && !options.checkpoint.save_hf.empty())
-    problems.add("--save-hf", options.checkpoint.save_hf,
-                 "a model built from flags has no config.json that names its family; start from one that has "
-                 "(--hf DIR, a folder of {})",
-                 hugging_face_family_list());
   return std::move(problems.list);
 }
 

@@ -9,6 +9,9 @@ namespace {
 constexpr auto table = std::to_array<FieldFlag>({
     // ModelConfig
     {"hidden", "--hidden-size"},
+    {"norm_epsilon", "--norm-epsilon"},
+    {"zero_centred_norms", "--apply-layernorm-1p"},
+    {"tied_embeddings", "--tie-embeddings"},
     {"vocabulary", "--vocab-size"},
     {"padded_vocabulary", "--make-vocab-size-divisible-by"},
     {"mtp_loss_factor", "--mtp-loss-scaling-factor"},
@@ -16,6 +19,7 @@ constexpr auto table = std::to_array<FieldFlag>({
     {"attention.kv_heads", "--num-query-groups"},
     {"attention.head_dim", "--kv-channels"},
     {"attention.window", "--window-size"},
+    {"attention.qk_norm", "--qk-layernorm"},
     {"attention.output_gate", "--attention-output-gate"},
     {"attention.qkv_bias", "--add-qkv-bias"},
     {"attention.rope.fraction", "--rotary-percent"},
@@ -49,11 +53,16 @@ constexpr auto table = std::to_array<FieldFlag>({
     {"experts.ffn", "--moe-ffn-hidden-size"},
     {"experts.shared_ffn", "--moe-shared-expert-intermediate-size"},
     {"experts.bias", "--add-bias-linear"},
+    {"experts.latent", "--moe-latent-size"},
+    {"experts.shared_gate", "--moe-shared-expert-gate"},
     {"experts.expert_bias", "--moe-router-enable-expert-bias"},
     {"experts.router.k", "--moe-router-topk"},
     {"experts.router.groups", "--moe-router-num-groups"},
     {"experts.router.keep_groups", "--moe-router-group-topk"},
     {"experts.router.score", "--moe-router-score-function"},
+    {"experts.router.normalise", "--moe-router-norm-topk"},
+    {"experts.router.choose_first", "--moe-router-pre-softmax"},
+    {"experts.router.scaling", "--moe-router-topk-scaling-factor"},
     // ModuleOptions
     {"expert_ranks", "--expert-model-parallel-size"},
     // Devices and executors

@@ -89,12 +89,12 @@ void add_accepted_flags(FlagTable& flags) {
   accept_all(flags, {"--data-cache-path"}, "The order of samples is computed in memory; there is no cache.", "DIR");
   accept_all(flags, {"--no-mmap-bin-files"}, "How token files are read makes no difference.");
   accept_all(flags, {"--no-create-attention-mask-in-dataloader"}, "There are no mask tensors.");
-  accept_all(flags, {"--multi-latent-attention"}, "--pattern chooses the layers: + is multi-latent attention.");
   accept_all(flags, {"--is-hybrid-model"}, "--pattern chooses the layers of every model.");
   accept_all(flags, {"--log-throughput"}, "Throughput is always logged.");
   accept_all(flags, {"--no-position-embedding"}, "There are no learned positions.");
   accept_all(flags, {"--use-cpu-initialization"}, "Initial weights are the same everywhere and in every layout.");
-  accept_all(flags, {"--check-for-nan-in-loss-and-grad"}, "A NaN always stops the run.");
+  accept_all(flags, {"--check-for-nan-in-loss-and-grad"},
+             "A NaN stops the run, unless --skip-nonfinite-steps goes on.");
   accept_all(flags, {"--initial-loss-scale", "--min-loss-scale", "--loss-scale-window", "--hysteresis"},
              "Only fp16 needs loss scaling, and Weft does not train in fp16.", "X");
   accept_all(flags, {"--overlap-grad-reduce", "--align-grad-reduce", "--no-align-grad-reduce"},
@@ -132,8 +132,6 @@ void add_accepted_flags(FlagTable& flags) {
                only({"alltoall", "allgather", "flex"}, "not one of alltoall, allgather, flex"));
   flags.accept("--moe-router-dtype", "fp32", "The router is always computed in float, or double with --fp64.",
                only({"fp32"}, "the router is computed in float, and in double only with --fp64"));
-  flags.accept("--moe-layer-freq", "1", "--pattern chooses the layers that have experts.",
-               only({"1"}, "choose the layers with --pattern: [*-] is a dense layer, [*E] one with experts"));
   for (const char* name : {"--attention-dropout", "--hidden-dropout"})
     flags.accept(name, "0", "There is no dropout.", only_number(0, "Weft has no dropout; use 0 or drop the flag"));
   for (const char* name : {"--main-grads-dtype", "--main-params-dtype", "--exp-avg-dtype", "--exp-avg-sq-dtype"})
@@ -167,8 +165,7 @@ void add_refused_flags(FlagTable& flags) {
   flags.section("Refused from Megatron");
   refuse_all(flags, {"--pretrained-checkpoint", "--non-persistent-ckpt-type"}, other_checkpoints, "DIR");
   refuse_all(flags, {"--non-persistent-save-interval"}, other_checkpoints, "N");
-  refuse_all(flags, {"--async-save", "--use-checkpoint-opt-param-scheduler", "--exit-on-missing-checkpoint"},
-             other_checkpoints);
+  refuse_all(flags, {"--use-checkpoint-opt-param-scheduler", "--exit-on-missing-checkpoint"}, other_checkpoints);
   refuse_all(flags,
              {"--use-distributed-optimizer", "--overlap-param-gather", "--overlap-param-gather-with-optimizer-step",
               "--use-megatron-fsdp", "--use-torch-fsdp2"},
@@ -217,16 +214,16 @@ void add_refused_flags(FlagTable& flags) {
   refuse_all(flags, {"--apply-query-key-layer-scaling"}, "it is for fp16, which Weft does not have; drop the flag");
   refuse_all(flags, {"--init-method-xavier-uniform"},
              "initial weights are normally distributed; set --init-method-std");
-  refuse_all(flags, {"--no-check-for-nan-in-loss-and-grad"}, "a NaN always stops the run; drop the flag");
-  refuse_all(flags, {"--check-for-spiky-loss"}, "only a NaN stops the run; drop the flag");
+  refuse_all(flags, {"--no-check-for-nan-in-loss-and-grad"}, "a NaN stops the run; --skip-nonfinite-steps N goes on");
+  refuse_all(flags, {"--check-for-spiky-loss"},
+             "a loss that jumps is remarked in any case, and only a NaN stops the run; drop the flag");
   for (const char* name : {"--rampup-batch-size", "--step-batch-size-schedule"})
     flags.refuse(name, "TEXT", "the batch cannot grow yet; set --global-batch-size").takes_many();
   refuse_all(flags, {"--decoupled-lr", "--decoupled-min-lr"}, "all parameters have one learning rate; set --lr", "X");
   refuse_all(flags, {"--apply-wd-to-qk-layernorm"},
              "--decay-all decays all norm weights; a single kind cannot be chosen");
-  refuse_all(flags, {"--mtp-num-layers"}, "write it into --pattern: one /[*E] after the main part for each depth", "N");
-  refuse_all(flags, {"--linear-attention-freq", "--experimental-attention-variant", "--hybrid-attention-ratio"},
-             "choose the layers with --pattern: G is a gated delta net, M Mamba-2", "TEXT");
+  refuse_all(flags, {"--hybrid-attention-ratio", "--hybrid-mlp-ratio"},
+             "choose the layers with --pattern: M is Mamba-2, * attention, - an MLP", "X");
   refuse_all(flags, {"--window-attn-skip-freq", "--no-rope-freq"},
              "all attention layers of a model built from flags are alike; drop the flag", "TEXT");
   refuse_all(flags, {"--moe-input-jitter-eps"}, "Weft adds no noise to the router's input; drop the flag", "X");

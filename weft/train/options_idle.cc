@@ -33,7 +33,7 @@ std::string_view layers_of(const Flag& flag) {
   if (flag.name == "--expert-model-parallel-size") return "E";
   if (flag.name.starts_with("--dsa-")) return "D";
   if (flag.name.starts_with("--mamba-")) return "M";
-  if (flag.name.starts_with("--linear-")) return "G";
+  if (flag.name.starts_with("--linear-") && flag.name != "--linear-attention-freq") return "G";
   if (flag.section == "Attention") return "*";
   if (flag.section == "Multi-latent attention") return "+D";
   if (flag.section == "Experts" || flag.section == "Balance of experts") return "E";
@@ -128,8 +128,16 @@ class Idle {
       return "needs --overlap-moe-expert-parallel-comm";
     if (flag.name == "--emulate-network" && o_.layout.ranks == 1) return "there is only one rank; add --ranks N";
     const CheckpointOptions& checkpoint = o_.checkpoint;
-    if (is_one_of(flag, {"--save-interval", "--keep-last", "--no-save-optim"}) && checkpoint.save.empty())
+    if (is_one_of(flag, {"--save-interval", "--async-save", "--keep-last", "--no-save-optim"}) &&
+        checkpoint.save.empty())
       return "nothing is saved; set --save DIR";
+    if (flag.name == "--async-save" && checkpoint.save_interval == 0)
+      return "only checkpoints between steps are written beside them; set --save-interval N";
+    if (flag.name == "--save-fallback" && checkpoint.save_hf.empty()) return "nothing is written; set --save-hf DIR";
+    if (flag.name == "--skip-nonfinite-steps" && optimizer.clip_grad == 0)
+      return "with --clip-grad 0 nobody looks at gradients; clip them";
+    if (is_one_of(flag, {"--hf-family", "--hf-dtype"}) && checkpoint.save_hf.empty())
+      return "no Hugging Face folder is written; set --save-hf DIR";
     if (flag.name == "--save-retain-interval" && checkpoint.keep_last == 0)
       return "all checkpoints are kept; set --keep-last N";
     if (is_one_of(flag, {"--ckpt-step", "--load-last-complete", "--finetune", "--no-load-optim",
@@ -174,10 +182,9 @@ std::vector<std::string> find_idle_flags(const FlagTable& flags, const TrainOpti
       if (const std::string why = idle.why(set); !why.empty())
         problems.push_back(fmt::format("{}: {}", written(set), why));
   }
-  // Flags of Megatron's that choose layers; in Weft only the pattern does.
-  if (options.model.hf.empty() && flags.is_set("--multi-latent-attention") &&
-      options.model.pattern.find_first_of("+D") == std::string::npos)
-    problems.push_back("--multi-latent-attention: the pattern has no + or D; write them into --pattern");
+  if (options.model.hf.empty())
+    for (std::string& problem : find_layer_problems(flags, options.model, flags.is_set("--pattern")))
+      problems.push_back(std::move(problem));
   for (const char* name : {"--is-hybrid-model", "--spec"})
     if (options.model.hf.empty() && flags.is_set(name) && !flags.is_set("--pattern"))
       problems.push_back(fmt::format("{}: --pattern chooses the layers; set it", name));

@@ -83,6 +83,12 @@ void add_optimizer_flags(FlagTable& flags, OptimizerOptions& optimizer) {
            "Clip the gradient to this global norm. 0: compute no norm, so that each update waits only for its own "
            "gradient.")
       .at_least(0);
+  flags
+      .add("--skip-nonfinite-steps", optimizer.skip_nonfinite_steps, "N",
+           "Go on after a step whose loss or gradient is not finite, without its update, up to N times in a row. 0: "
+           "end the "
+           "run at the first.")
+      .at_least(0);
 }
 
 LearningRateSpec learning_rate_spec(const TrainOptions& options) {

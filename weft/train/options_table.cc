@@ -93,6 +93,8 @@ void add_checkpoint_flags(FlagTable& flags, CheckpointOptions& checkpoint) {
             "Save checkpoints here, at the end and every --save-interval iterations. DIR/iter_NNNNNNN holds one.");
   flags.add("--save-interval", checkpoint.save_interval, "N", "Iterations between checkpoints; 0: one at the end.")
       .at_least(0);
+  flags.add("--async-save", checkpoint.async_save,
+            "Copy the state to the host between steps, and write checkpoints beside the steps that follow.");
   flags.add("--keep-last", checkpoint.keep_last, "N", "Remove all checkpoints but the last N; 0: keep all.")
       .at_least(0);
   flags
@@ -139,8 +141,25 @@ void add_checkpoint_flags(FlagTable& flags, CheckpointOptions& checkpoint) {
       .at_least(0);
   flags.add("--exit-signal-handler", checkpoint.exit_signal_handler,
             "On SIGTERM or SIGINT end after the present iteration, save if --save is given, and exit with 0.");
-  flags.add("--save-hf", checkpoint.save_hf, "DIR",
-            "With --hf: write a copy of that folder with the trained weights at the end.");
+  flags.add("--save-fallback", checkpoint.save_fallback, "DIR",
+            "Where --save-hf goes if it cannot be written: a folder on another disk.");
+  flags.add(
+      "--save-hf", checkpoint.save_hf, "DIR",
+      "Write a Hugging Face folder with the trained weights at the end: with --hf a copy of that folder, or else one "
+      "of the family that has such models.");
+  flags
+      .add("--hf-family", checkpoint.hf_family, "NAME",
+           "The family of the folder that --save-hf writes, for a model that does not come from one.")
+      .standard("the only one that has such models");
+  flags.choice(
+      "--hf-dtype", checkpoint.hf_dtype,
+      {{"as-is", std::nullopt},
+       {"f32", StoredType::f32},
+       {"bf16", StoredType::bf16},
+       {"f16", StoredType::f16},
+       {"f64", StoredType::f64}},
+      "Of the tensors that --save-hf writes. as-is: as they were read, or of a model made of flags what the run "
+      "computes in.");
 }
 
 }  // namespace

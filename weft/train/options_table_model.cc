@@ -18,15 +18,11 @@ void add_general_model_flags(FlagTable& flags, ModelOptions& model) {
       .alias("--hybrid-layer-pattern")
       .alias("--hybrid-override-pattern")
       .standard(default_pattern);
-  flags
-      .add("--num-layers", model.num_layers, "N",
-           "Without --pattern: the model is N times [*-], or N times [*E] if --num-experts is given. With --pattern: "
-           "must match its number of layers.")
-      .at_least(1)
-      .limited_to(100000)
-      .standard("the pattern's");
-  flags.add("--hf", model.hf, "DIR",
-            "Load the model and its weights from a Hugging Face directory instead of building one from flags.");
+  add_layer_flags(flags, model);
+  flags.add(
+      "--hf", model.hf, "DIR",
+      "Load the model and its weights from a Hugging Face folder or a Weft checkpoint instead of building one from "
+      "flags. A config.json alone begins with random weights.");
   flags.add("--hidden-size", model.hidden_size, "N", "Width of the residual stream.").at_least(1);
   flags.add("--ffn-hidden-size", model.ffn_hidden_size, "N", "Inner width of the MLP.")
       .at_least(1)

@@ -43,7 +43,7 @@ void load(Session& session, const ModelSource& source) {
 
 // The tensors of the model's Hugging Face folder; of a model that comes from none, one for every parameter.
 std::vector<DiskTensor> tensors_of(const ModelSource& source) {
-  if (source.description().hugging_face) return hugging_face_tensors(source, {}).tensors;
+  if (source.description().hugging_face) return hugging_face_tensors(source).tensors;
   std::vector<DiskTensor> tensors;
   for (const ListedParameter& parameter : parameters_of(source.description().config))
     tensors.push_back(whole_tensor(to_text(parameter.identity), parameter.identity, parameter.shape));
@@ -71,7 +71,7 @@ void write_results(Session& session, std::vector<DiskTensor> tensors, const Prob
   const Shape shape{batch.batch, batch.length, session.options().config.vocabulary};
   extra.push_back({"logits", *write.type, shape,
                    [&](std::byte* out) { store_doubles(logits.data(), *write.type, out, std::ssize(logits)); }});
-  // A bias of the choice is no weight: it has no gradient there either.
+  // Biases of the choice are not trained: they have no gradient there either.
   std::erase_if(tensors, [](const DiskTensor& t) { return t.parts[0].identity.role == Role::expert_bias; });
   write_tensors(
       options.out, tensors, write,

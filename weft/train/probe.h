@@ -1,4 +1,4 @@
-// Forward and backward of a Hugging Face model on given tokens: what golden results are compared with.
+// Forward and backward of a model on given tokens: what golden results are compared with.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,7 @@
 namespace weft {
 
 struct ProbeOptions {
-  std::filesystem::path model;   // a Hugging Face directory
+  std::filesystem::path model;   // a Hugging Face folder, or a Weft checkpoint
   std::filesystem::path tokens;  // safetensors: input_ids, labels [B, S]; trajectory.tokens [steps, B, S + 1]
   std::filesystem::path out;     // "": nothing is written
   Precision precision;

@@ -4,8 +4,8 @@
 
 namespace weft {
 
-RankExchange::RankExchange(World* world)
-    : world_(world), group_(world ? world->make_group_of_all("between steps") : nullptr) {}
+RankExchange::RankExchange(World* world, const std::string& name)
+    : world_(world), group_(world ? world->make_group_of_all(name) : nullptr) {}
 
 std::vector<std::int64_t> RankExchange::gather(std::span<const std::int64_t> words) const {
   if (!world_) return {words.begin(), words.end()};

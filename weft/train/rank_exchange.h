@@ -14,7 +14,8 @@ namespace weft {
 // Every call is made by all ranks, in the same order. PeerError when another rank has failed.
 class RankExchange {
  public:
-  explicit RankExchange(World* world);  // null: one rank
+  // world: null for one rank. name: of the group, for messages.
+  explicit RankExchange(World* world, const std::string& name = "between steps");
 
   int ranks() const { return world_ ? world_->size() : 1; }
   // The same number of words from every rank, in the order of ranks.

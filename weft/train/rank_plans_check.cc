@@ -3,21 +3,38 @@
 #include <map>
 
 #include "weft/base/error.h"
+#include "weft/base/text.h"
 #include "weft/plan/check/check_ranks.h"
 #include "weft/plan/digest.h"
+#include "weft/plan/text.h"
+#include "weft/train/rank_agreement.h"
 
 namespace weft {
 
+namespace {
+
+// Called by all ranks.
+[[noreturn]] void throw_different_plans(const PreparedPlan& prepared, const RankExchange& ranks,
+                                        std::span<const RankId> with) {
+  const std::vector<std::string> lines = split(to_text(prepared.plan(), prepared.memory()), '\n');
+  const std::optional<LineDifference> found = first_difference(ranks, lines, with);
+  if (!found) throw BugError("ranks have different plans, whose text is the same: they run different versions of weft");
+  throw BugError(fmt::format("ranks {} and {} have different plans, first in '{}' and '{}'", found->other.value,
+                             found->rank.value, trim(found->on_other), trim(found->on_rank)));
+}
+
+}  // namespace
+
 void check_plans_of_all_ranks(const PreparedPlan& prepared, const StepOptions& made_from, const RankExchange& ranks) {
   const Layout& layout = made_from.module.layout;
+  std::map<int, RankId> first;  // of each class
+  std::vector<RankId> with(static_cast<std::size_t>(layout.ranks()));
+  for (int r = 0; r < layout.ranks(); ++r)
+    with[static_cast<std::size_t>(r)] = first.try_emplace(layout.class_of(RankId(r)), RankId(r)).first->second;
   const auto own = static_cast<std::int64_t>(digest_of(prepared.plan()));
   const std::vector<std::int64_t> all = ranks.gather(std::span(&own, 1));
-  std::map<int, RankId> first;  // of each class
-  for (int r = 0; r < layout.ranks(); ++r) {
-    const auto [at, is_new] = first.try_emplace(layout.class_of(RankId(r)), RankId(r));
-    if (!is_new && all[static_cast<std::size_t>(r)] != all[at->second.index()])
-      throw BugError(fmt::format("ranks {} and {} have different plans", at->second.value, r));
-  }
+  for (std::size_t r = 0; r < with.size(); ++r)
+    if (all[r] != all[with[r].index()]) throw_different_plans(prepared, ranks, with);
   if (layout.rank().value != 0) return;
 
   std::map<int, StepPlan> others;

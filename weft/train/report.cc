@@ -109,11 +109,26 @@ std::string to_text(const LogLine& l) {
       " [{:%Y-%m-%d %H:%M:%S}.{:06}] iteration {:8}/{:8} | consumed samples: {:12} | elapsed time per iteration (ms): "
       "{:.1f} | "
       "{} | tokens per second: {:.0f} | learning rate: {:.6E} | global batch size: {:5} | "
-      "lm loss: {:.6E} | {}{}number of skipped iterations:   0 | number of nan iterations: {:3} | "
+      "lm loss: {:.6E} | {}{}number of skipped iterations: {:3} | number of nan iterations: {:3} | "
       "time left: {} |",
       fmt::localtime(Clock::to_time_t(now)), micros, l.iteration, l.iterations, l.consumed_samples,
       l.step_seconds * 1e3, throughput, l.tokens_per_second, l.learning_rate, l.global_batch, l.loss, further, norm,
-      l.not_a_number, human_seconds(l.seconds_left));
+      l.skipped, l.not_finite, human_seconds(l.seconds_left));
+}
+
+std::vector<std::pair<std::string, double>> named_losses(const BalanceSpec& balance, const Module& module,
+                                                         const StepResult& result) {
+  std::vector<std::pair<std::string, double>> losses;
+  if (module.indexer_loss.valid()) losses.emplace_back("indexer_loss", result.indexer_loss);
+  if (result.router_losses.empty()) return losses;
+  const auto add = [&](double coefficient, const char* name, RouterLoss loss) {
+    if (coefficient > 0) losses.emplace_back(name, result.router_losses[static_cast<std::size_t>(loss)]);
+  };
+  add(balance.aux_loss, "load_balancing_loss", RouterLoss::aux);
+  add(balance.sequence_aux_loss, "seq_load_balancing_loss", RouterLoss::sequence_aux);
+  add(balance.global_aux_loss, "global_load_balancing_loss", RouterLoss::global_aux);
+  add(balance.z_loss, "z_loss", RouterLoss::z);
+  return losses;
 }
 
 }  // namespace weft

@@ -10,6 +10,7 @@
 #include "weft/plan/memory.h"
 #include "weft/plan/simulate/estimate.h"
 #include "weft/train/options.h"
+#include "weft/train/session.h"
 
 namespace weft {
 
@@ -43,9 +44,13 @@ struct LogLine {
   std::vector<std::pair<std::string, double>> router_losses;  // by name
   std::vector<double> mtp_losses;                             // by depth, from 1
   double learning_rate = 0, loss = 0, seconds_left = 0;
-  std::optional<double> gradient_norm;  // absent without clipping
-  std::int64_t not_a_number = 0;
+  std::optional<double> gradient_norm;       // absent without clipping
+  std::int64_t skipped = 0, not_finite = 0;  // iterations since the last line
 };
 std::string to_text(const LogLine& line);
+
+// Losses of routers that the run asks for, under Megatron's names; and what the indexers of sparse attention lose.
+std::vector<std::pair<std::string, double>> named_losses(const BalanceSpec& balance, const Module& module,
+                                                         const StepResult& result);
 
 }  // namespace weft

@@ -1,11 +1,11 @@
 #include "weft/train/same_options.h"
 
 #include <algorithm>
-#include <array>
 
-#include "weft/base/error.h"
+#include <fmt/format.h>
+
+#include "weft/base/checksum.h"
 #include "weft/base/text.h"
-#include "weft/comm/host_stream.h"
 
 namespace weft {
 
@@ -55,41 +55,24 @@ std::vector<std::string> options_in_common(const FlagTable& flags) {
   return lines;
 }
 
-std::string difference_of_options(const std::vector<std::string>& first, const std::vector<std::string>& own,
-                                  int rank) {
-  if (first == own) return "";
-  for (std::size_t i = 0; i < std::min(first.size(), own.size()); ++i) {
-    if (first[i] == own[i]) continue;
-    if (name_in(first[i]) != name_in(own[i])) break;
-    const auto said = [](const std::string& line) {
-      const std::string value = value_in(line);
-      return value.empty() ? std::string("not given") : value;
-    };
-    return fmt::format("{} is {} on rank {} and {} on rank 0: start all ranks with the same options", name_in(own[i]),
-                       said(own[i]), rank, said(first[i]));
-  }
-  return fmt::format("ranks {} and 0 run different versions of weft: start the same one everywhere", rank);
+std::string run_name(const FlagTable& flags) {
+  return "options " + checksum_text(checksum_of(join(options_in_common(flags), "\n")));
 }
 
-void require_same_options(World& world, const FlagTable& flags) {
-  const std::unique_ptr<Communicator> group = world.make_group_of_all("options");
-  const std::vector<std::string> own = options_in_common(flags);
-  std::string first = join(own, "\n");
-  auto bytes = static_cast<std::int64_t>(first.size());
-  HostStream stream;
-  group->broadcast(stream, Tensor(&bytes, DType::i64, Shape{1}), 0);
-  first.resize(static_cast<std::size_t>(bytes));
-  group->broadcast(stream, Tensor(first.data(), DType::u8, Shape{bytes}), 0);
-  // All ranks tell each other what is wrong, so that all end with the same error, as for any other bad option.
-  using Text = std::array<char, 512>;
-  Text said{};
-  const std::string difference = difference_of_options(split(first, '\n'), own, static_cast<int>(world.rank().value));
-  std::copy_n(difference.begin(), std::min(difference.size(), said.size() - 1), said.begin());
-  std::vector<Text> all(static_cast<std::size_t>(world.size()));
-  group->all_gather(stream, Tensor(said.data(), DType::u8, Shape{std::ssize(said)}),
-                    Tensor(all.data(), DType::u8, Shape{std::ssize(all) * std::ssize(said)}));
-  for (const Text& text : all)
-    if (text[0] != '\0') throw UserError("{}", text.data());
+void require_same_options(const RankExchange& ranks, const std::vector<std::string>& options) {
+  const std::optional<LineDifference> found = first_difference(ranks, options);
+  if (!found) return;
+  const std::int64_t rank = found->rank.value;
+  if (name_in(found->on_rank) != name_in(found->on_other))
+    throw AgreedError(
+        found->rank, fmt::format("ranks {} and 0 run different versions of weft: start the same one everywhere", rank));
+  const auto value = [](const std::string& line) {
+    const std::string text = value_in(line);
+    return text.empty() ? std::string("not given") : text;
+  };
+  throw AgreedError(found->rank,
+                    fmt::format("{} is {} on rank {} and {} on rank 0: start all ranks with the same options",
+                                name_in(found->on_rank), value(found->on_rank), rank, value(found->on_other)));
 }
 
 }  // namespace weft

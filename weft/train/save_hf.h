@@ -1,34 +1,42 @@
-// A trained model as a folder of the kind that it came from.
+// A trained model as a Hugging Face folder.
 #pragma once
 
 #include <filesystem>
 #include <memory>
+#include <string>
+#include <vector>
 
-#include "weft/checkpoint/model_source.h"
+#include "weft/checkpoint/convert.h"
 #include "weft/checkpoint/new_folder.h"
 #include "weft/train/session.h"
 
 namespace weft {
 
-// UserError "--save-hf TO: ..." unless a folder can be made there: makes one beside, which goes away again.
-void require_savable(const std::filesystem::path& to);
+// UserError "FLAG TO: ..." unless a folder can be made there: makes one beside, which goes away again.
+void require_savable(const char* flag, const std::filesystem::path& to);
 
 // Made before training: everything of the old folder that the new one needs is open or in memory from then on.
 class HuggingFaceSaver {
  public:
-  // from: a model that comes from a Hugging Face folder.
-  HuggingFaceSaver(std::unique_ptr<ModelSource> from, std::filesystem::path to);
+  // from: the folder that the run begins with, with or without weights; "" of a model made of flags. config, compute: of
+  // the run. UserError where no family has such models.
+  HuggingFaceSaver(const std::filesystem::path& from, const ModelConfig& config, DType compute,
+                   const HuggingFaceOptions& options);
 
-  // Tensors have the names and the types that they had; weights are rounded once to it, and those that no step
-  // changes are the old file's. With several ranks all of them
-  // call it, and the first writes.
-  void save(Session& session) const;
+  // UserError "FLAG TO: ..." where the disk has no room for the model.
+  void require_room(const char* flag, const std::filesystem::path& to) const;
+  // Tensors have the names and, unless the options say otherwise, the types that they had; weights are rounded once to it,
+  // and those that no step changes are the old file's. With several ranks all of them call it, and the first writes.
+  // Returns why it could not be written, on all ranks; "": it is. RunError where weights are not finite: no place would
+  // make them a model.
+  std::string save(Session& session, const std::filesystem::path& to) const;
 
  private:
-  std::unique_ptr<ModelSource> from_;
-  HuggingFaceModel model_;
-  SideFiles side_files_;
-  std::filesystem::path to_;
+  std::vector<TensorToWrite> tensors(const ParameterSource& source) const;
+
+  std::unique_ptr<ModelSource> from_;  // null: the run begins with random weights
+  HuggingFaceFolder folder_;
+  std::vector<TensorEntry> others_;
 };
 
 }  // namespace weft

@@ -7,6 +7,20 @@
 
 namespace weft {
 
+namespace {
+
+void require_tokens(const MicroBatch& batch, std::int64_t vocabulary) {
+  const auto require = [&](bool inside, const char* what, std::int32_t token) {
+    if (!inside)
+      throw UserError("{} {} is outside the vocabulary of {}; was the data made with another tokenizer? (--vocab-size)",
+                      what, token, vocabulary);
+  };
+  for (std::int32_t token : batch.tokens) require(token >= 0 && token < vocabulary, "token", token);
+  for (std::int32_t label : batch.labels) require(label < vocabulary, "label", label);
+}
+
+}  // namespace
+
 std::int64_t copy_checked(const MicroBatch& batch, std::int64_t vocabulary, std::span<std::int32_t> tokens,
                           std::span<std::int32_t> labels) {
   const std::size_t size = tokens.size();
@@ -28,14 +42,20 @@ std::int64_t copy_checked(const MicroBatch& batch, std::int64_t vocabulary, std:
     labels[i] = label;
   }
   if (bits >> 31 == 0) return counted;
-  const auto require = [&](bool inside, const char* what, std::int32_t token) {
-    if (!inside)
-      throw UserError("{} {} is outside the vocabulary of {}; was the data made with another tokenizer? (--vocab-size)",
-                      what, token, vocabulary);
-  };
-  for (std::int32_t token : batch.tokens) require(token >= 0 && token < vocabulary, "token", token);
-  for (std::int32_t label : batch.labels) require(label < vocabulary, "label", label);
+  require_tokens(batch, vocabulary);
   return counted;
+}
+
+void check_tokens(const MicroBatch& batch, std::int64_t vocabulary) {
+  const auto last =
+      static_cast<std::uint32_t>(std::min<std::int64_t>(vocabulary - 1, std::numeric_limits<std::int32_t>::max()));
+  std::uint32_t bits = 0;
+  for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
+    const std::int32_t token = batch.tokens[i];
+    bits |= static_cast<std::uint32_t>(token) | (last - static_cast<std::uint32_t>(token)) |
+            (last - static_cast<std::uint32_t>(batch.labels[i]));
+  }
+  if (bits >> 31 != 0) require_tokens(batch, vocabulary);
 }
 
 std::int64_t counted_labels_at(const MicroBatch& batch, std::int64_t position) {

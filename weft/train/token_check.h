@@ -13,6 +13,9 @@ namespace weft {
 std::int64_t copy_checked(const MicroBatch& batch, std::int64_t vocabulary, std::span<std::int32_t> tokens,
                           std::span<std::int32_t> labels);
 
+// The same check alone.
+void check_tokens(const MicroBatch& batch, std::int64_t vocabulary);
+
 // The number of labels that count at one position of every sequence.
 std::int64_t counted_labels_at(const MicroBatch& batch, std::int64_t position);
 

@@ -87,9 +87,83 @@ int line_of(const FlagAssignment& assignment) {
   return std::stoi(where.substr(where.rfind(':') + 1));
 }
 
+// The parser walks tables inside of tables on the stack. A key of many parts, a.b.c, is as many of them; so are values
+// within values.
+class DepthCheck {
+ public:
+  DepthCheck(std::string_view text, const std::string& file) : text_(text), file_(file) {}
+
+  void run() {
+    while (at_ < text_.size()) {
+      const char c = text_[at_];
+      if (c == '"' || c == '\'') {
+        skip_string(c);
+        continue;
+      }
+      if (c == '#') at_ = std::min(text_.find('\n', at_), text_.size() - 1);
+      switch (text_[at_]) {
+        case '\n':
+          ++line_;
+          parts_ = 0;
+          break;
+        case '.':
+          if (++parts_ == most) fail("a key has more than {} parts");
+          break;
+        case '[':
+        case '{':
+          if (++open_ == most) fail("values nest more than {} deep");
+          parts_ = 0;
+          break;
+        case ']':
+        case '}':
+          open_ = std::max(0, open_ - 1);
+          break;
+        case ',':
+        case '=':
+          parts_ = 0;
+          break;
+        default:
+          break;
+      }
+      ++at_;
+    }
+  }
+
+ private:
+  static constexpr int most = 32;
+
+  // Its end, or the end of the text where it has none, of which the parser complains.
+  void skip_string(char quote) {
+    const std::string three(3, quote);
+    const bool many_lines = text_.substr(at_, 3) == three;
+    const std::string_view end = many_lines ? std::string_view(three) : std::string_view(three).substr(0, 1);
+    for (at_ += end.size(); at_ < text_.size(); ++at_) {
+      if (text_.substr(at_, end.size()) == end) {
+        at_ += end.size();
+        return;
+      }
+      if (text_[at_] == '\n') {
+        if (!many_lines) return;
+        ++line_;
+      }
+      if (text_[at_] == '\\' && quote == '"') ++at_;
+    }
+  }
+
+  void fail(fmt::format_string<const int&> what) const {
+    throw UserError("{}:{}: {}; no flag needs this", file_, line_, fmt::format(what, most));
+  }
+
+  std::string_view text_;
+  const std::string& file_;
+  std::size_t at_ = 0;
+  int line_ = 1, parts_ = 0, open_ = 0;
+};
+
 }  // namespace
 
 std::vector<FlagAssignment> parse_toml(std::string_view text, const std::string& file) {
+  DepthCheck(text, file).run();
   const Source source(text, file);
   toml::table table;
   try {

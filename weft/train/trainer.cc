@@ -2,6 +2,8 @@
 
 #include <chrono>
 #include <cmath>
+#include <exception>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -10,20 +12,23 @@
 #include "weft/base/text.h"
 #include "weft/checkpoint/hugging_face.h"
 #include "weft/checkpoint/model_source.h"
-#include "weft/comm/neighbours.h"
 #include "weft/execute/product_peak.h"
 #include "weft/plan/draw/perfetto.h"
 #include "weft/plan/draw/timeline_page.h"
+#include "weft/train/advice.h"
 #include "weft/train/checkpoint_control.h"
 #include "weft/train/data_source.h"
 #include "weft/train/digest.h"
 #include "weft/train/library_bytes.h"
+#include "weft/train/loss_watch.h"
 #include "weft/train/metrics_writer.h"
 #include "weft/train/record.h"
 #include "weft/train/report.h"
+#include "weft/train/same_run.h"
 #include "weft/train/sample.h"
 #include "weft/train/save_hf.h"
 #include "weft/train/tensorboard.h"
+#include "weft/train/token_check.h"
 
 namespace weft {
 
@@ -55,16 +60,39 @@ class Loop {
       writer.reset();
     }
   }
-  void forget_sums() {
-    loss_sum_ = seconds_sum_ = 0;
-    mtp_sums_.clear();
-    logged_steps_ = 0;
+  std::string advice(std::int64_t iteration) const {
+    return advice_on_not_finite(options_, iteration, position_.consumed_samples);
   }
-  std::string advice(std::int64_t iteration) const;
+  // Where --save-hf may go, with the flag that says so, best first.
+  std::vector<std::pair<const char*, std::string>> model_folders() const {
+    std::vector<std::pair<const char*, std::string>> folders;
+    if (!options_.checkpoint.save_hf.empty()) folders.emplace_back("--save-hf", options_.checkpoint.save_hf);
+    if (!options_.checkpoint.save_fallback.empty())
+      folders.emplace_back("--save-fallback", options_.checkpoint.save_fallback);
+    return folders;
+  }
+  void open_files();
+  void open_data();
+  void save_model();
   void finish(bool timed);
   std::vector<MicroBatch> next_batches();
-  std::vector<std::pair<std::string, double>> router_losses(const StepResult& result) const;
+  // What one rank does alone and may fail at, before what all do together.
+  template <class Result>
+  Result alone(const RunPosition& good, const std::function<Result()>& work) {
+    Result result;
+    std::exception_ptr error;
+    try {
+      result = work();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    control_->require_all_ready(error, good, tell_);
+    return result;
+  }
+  MicroBatch read_batch(const TokenSource& source, std::int64_t first);
+  void require_finite(std::int64_t iteration, const StepResult& result, const RunPosition& before);
   void log(std::int64_t iteration, const StepResult& result, double rate, double seconds);
+  void print_line(std::int64_t iteration, const StepResult& result, double rate);
   void validate(std::int64_t iteration);
   void write_metrics(std::int64_t iteration, const StepResult& result, double rate, double seconds);
 
@@ -86,11 +114,38 @@ class Loop {
   RunPosition position_;  // with the step that is under way
   Clock::time_point begin_;
   std::int64_t first_iteration_ = 1;  // of this run
-  // since the last log line
-  double loss_sum_ = 0, seconds_sum_ = 0;
-  std::vector<double> mtp_sums_;
-  std::int64_t logged_steps_ = 0;
+  std::int64_t not_finite_in_a_row_ = 0;
+  LossWatch loss_watch_;
+  const CheckpointControl::Say tell_ = [this](const std::string& text) { say(text); };
 };
+
+// Files may not be the same on all machines: what is wrong on one rank, or differs, ends all of them here.
+void Loop::open_files() {
+  const RankExchange ranks(world_, "before the run");
+  agree_on_errors(ranks, [&] {
+    if (rank_ == 0)
+      for (const auto& [flag, folder] : model_folders()) require_savable(flag, folder);
+    config_ = run_config(options_);
+    if (const CheckpointOptions& c = options_.checkpoint; !c.save_hf.empty())
+      saver_ = std::make_unique<HuggingFaceSaver>(options_.model.hf, config_, precision_of(options_).compute,
+                                                  HuggingFaceOptions{{}, c.hf_family, c.hf_dtype});
+  });
+  require_same_model(ranks, config_);
+  agree_on_errors(ranks, [&] { open_data(); });
+  require_same_data(ranks, data_.splits);
+}
+
+void Loop::open_data() {
+  data_ = open_run_data(options_, config_.vocabulary);
+  for (const std::string& prompt : options_.logging.sample) {
+    if (!data_.tokenizer)
+      throw UserError(
+          "--sample '{}': the model in {} has a tokenizer of its own, which Weft does not read; --tokenizer-type "
+          "NullTokenizer takes token ids",
+          prompt, options_.model.hf);
+    encode_prompt(*data_.tokenizer, prompt, config_.vocabulary);
+  }
+}
 
 Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
     : options_(options),
@@ -100,17 +155,7 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
       ranks_(world_ ? world_->size() : 1),
       pricer_(environment.pricer) {
   // What would end a long run is looked for before it.
-  if (rank_ == 0 && !options.checkpoint.save_hf.empty()) require_savable(options.checkpoint.save_hf);
-  config_ = run_config(options);
-  data_ = open_run_data(options, config_.vocabulary);
-  for (const std::string& prompt : options.logging.sample) {
-    if (!data_.tokenizer)
-      throw UserError(
-          "--sample '{}': the model in {} has a tokenizer of its own, which Weft does not read; --tokenizer-type "
-          "NullTokenizer takes token ids",
-          prompt, options.model.hf);
-    encode_prompt(*data_.tokenizer, prompt, config_.vocabulary);
-  }
+  open_files();
   SessionOptions session = session_options(options, config_, world_);
   session.ranks.on_device = environment.ranks_on_device;
   session.validates = data_.splits.valid != nullptr;
@@ -120,9 +165,10 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
     product_peak_ = measure_product_peak(environment.device, session.precision.compute);
   session_ = std::make_unique<Session>(environment.device, session);
   control_ = std::make_unique<CheckpointControl>(options, *session_, environment.signals);
-  position_ = control_->begin([this](const std::string& text) { say(text); });
-  if (!options.checkpoint.save_hf.empty())
-    saver_ = std::make_unique<HuggingFaceSaver>(open_model(options.model.hf), options.checkpoint.save_hf);
+  position_ = control_->begin(tell_);
+  require_same_weights(*session_);
+  if (rank_ == 0)
+    for (const auto& [flag, folder] : model_folders()) saver_->require_room(flag, folder);
 
   Plan priced = session_->plan().plan();
   price(priced, session_->module(), environment.pricer);
@@ -155,15 +201,21 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
     tensorboard_ = std::make_unique<TensorboardWriter>(options.logging.tensorboard_dir, position_.iteration);
 }
 
+// Of samples from `first` on. What would end a step is found before it, when the state can still be saved.
+MicroBatch Loop::read_batch(const TokenSource& source, std::int64_t first) {
+  MicroBatch batch = source.sample_batch(first, static_cast<int>(options_.batch.micro_batch_size));
+  if (control_->saves()) check_tokens(batch, config_.vocabulary);
+  return batch;
+}
+
 std::vector<MicroBatch> Loop::next_batches() {
   // In each block of micro_batch_size x ranks samples, rank r takes the r-th part: as in Megatron, and the set of
   // samples in a step does not depend on the number of ranks.
   const std::int64_t batch = options_.batch.micro_batch_size;
   std::vector<MicroBatch> batches;
   for (int m = 0; m < session_->options().plan.micro_batches; ++m)
-    batches.push_back(data_.splits.train->sample_batch(
-        position_.consumed_samples + session_->options().layout.shard_of(m) * batch, static_cast<int>(batch)));
-  position_.consumed_samples += options_.batch.global_batch_size;
+    batches.push_back(
+        read_batch(*data_.splits.train, position_.consumed_samples + session_->options().layout.shard_of(m) * batch));
   return batches;
 }
 
@@ -174,12 +226,11 @@ int Loop::run() {
   if (!data_.splits.train)
     throw UserError("there is no training data: the split '{}' gives none to it", options_.data.split);
   if (data_.letter_entropy > 0)
-    say(fmt::format("guessing by letter frequency would lose {:.4f} a token; a good model does much better",
+    say(fmt::format("guessing by letter frequency would lose {:.4f} per token; a good model does much better",
                     data_.letter_entropy));
   begin_ = Clock::now();
   first_iteration_ = position_.iteration + 1;
   const std::int64_t last = control_->last_iteration();
-  const auto tell = [this](const std::string& text) { say(text); };
   bool timed = false;  // the last step
   std::string stopped;
   if (first_iteration_ > last)
@@ -192,30 +243,21 @@ int Loop::run() {
     timed = iteration == last;
     if (timed && session_->executor()) session_->executor()->keep_times(true);
     const auto start = Clock::now();
-    StepResult result = session_->step(next_batches(), rate, decay);
+    const auto batches = alone<std::vector<MicroBatch>>(before, [this] { return next_batches(); });
+    position_.consumed_samples += options_.batch.global_batch_size;
+    StepResult result = session_->step(batches, rate, decay);
     // "nan", not "-nan": its sign means nothing
     if (std::isnan(result.loss)) result.loss = std::fabs(result.loss);
     if (result.gradient_norm && std::isnan(*result.gradient_norm))
       result.gradient_norm = std::fabs(*result.gradient_norm);
     const double seconds = seconds_since(start);
     write_metrics(iteration, result, rate, seconds);
-    if (!result.finite) {
-      forget_sums();
-      log(iteration, result, rate, seconds);
-      if (result.gradient_norm) control_->save(before, tell);
-      // Without a norm nobody has looked at the gradients of the steps before.
-      throw RunError("iteration {}: the {} is not finite (loss {}, gradient norm {}); {}. {}", iteration,
-                     std::isfinite(result.loss) ? "gradient" : "loss", result.loss,
-                     result.gradient_norm ? fmt::format("{}", *result.gradient_norm) : "not looked at: --clip-grad 0",
-                     result.gradient_norm ? "weights were left as they were"
-                                          : "weights were left as the step before made them, finite or not",
-                     advice(iteration));
-    }
+    require_finite(iteration, result, before);
     log(iteration, result, rate, seconds);
-    if ((interval > 0 && iteration % interval == 0) || iteration == iterations) validate(iteration);
     position_.iteration = iteration;
     position_.optimizer_steps = session_->steps_taken();
-    stopped = control_->after_step(position_, iteration == last, tell);
+    if ((interval > 0 && iteration % interval == 0) || iteration == iterations) validate(iteration);
+    stopped = control_->after_step(position_, iteration == last, tell_);
   }
   session_->flush_updates();
   if (!stopped.empty()) say(fmt::format("stopped after iteration {}: {}", position_.iteration, stopped));
@@ -226,68 +268,72 @@ int Loop::run() {
   return 0;
 }
 
-// Against a loss or gradient that is not finite.
-std::string Loop::advice(std::int64_t iteration) const {
-  const std::string& model = options_.model.hf;
-  try {
-    if (const std::optional<std::string> tensor = model.empty() ? std::nullopt : first_not_finite(*open_model(model)))
-      return fmt::format("The model in {} is damaged: weights of '{}' are not finite; get a good copy", model, *tensor);
-  } catch (const UserError&) {  // it is gone by now
+// Ends the run with a step that is not, unless such steps are skipped.
+void Loop::require_finite(std::int64_t iteration, const StepResult& result, const RunPosition& before) {
+  if (result.finite) {
+    not_finite_in_a_row_ = 0;
+    if (const std::string remark = loss_watch_.look_at(result.loss); !remark.empty())
+      say(fmt::format("warning: iteration {}: {}", iteration, remark));
+    return;
   }
-  const std::string data =
-      fmt::format("look at the data of samples {} to {}", position_.consumed_samples - options_.batch.global_batch_size,
-                  position_.consumed_samples - 1);
-  // The first step's numbers are the weights' as they were given.
-  if (iteration == 1)
-    return fmt::format("No step has changed a weight yet: {}{}", model.empty() ? "lower --init-method-std, or " : "",
-                       data);
-  return "Lower --lr, raise --lr-warmup-iters, or " + data;
-}
-
-// Those that the run asks for, under Megatron's names; and what the indexers of sparse attention lose.
-std::vector<std::pair<std::string, double>> Loop::router_losses(const StepResult& result) const {
-  std::vector<std::pair<std::string, double>> losses;
-  if (session_->module().indexer_loss.valid()) losses.emplace_back("indexer_loss", result.indexer_loss);
-  if (result.router_losses.empty()) return losses;
-  const BalanceSpec& balance = config_.experts.balance;
-  const auto add = [&](double coefficient, const char* name, RouterLoss loss) {
-    if (coefficient > 0) losses.emplace_back(name, result.router_losses[static_cast<std::size_t>(loss)]);
-  };
-  add(balance.aux_loss, "load_balancing_loss", RouterLoss::aux);
-  add(balance.sequence_aux_loss, "seq_load_balancing_loss", RouterLoss::sequence_aux);
-  add(balance.global_aux_loss, "global_load_balancing_loss", RouterLoss::global_aux);
-  add(balance.z_loss, "z_loss", RouterLoss::z);
-  return losses;
+  const char* const what = std::isfinite(result.loss) ? "gradient" : "loss";
+  const std::int64_t allowed = options_.optimizer.skip_nonfinite_steps;
+  if (++not_finite_in_a_row_ <= allowed) {
+    say(fmt::format("warning: iteration {}: the {} is not finite; the step is skipped", iteration, what));
+    return;
+  }
+  position_.unlogged = {.not_finite = 1};
+  print_line(iteration, result, learning_rate(learning_rate_spec(options_), before.consumed_samples));
+  if (result.gradient_norm) control_->save_before_end(before, tell_);
+  // Without a norm nobody has looked at the gradients of the steps before.
+  throw RunError("iteration {}: the {} is not finite{} (loss {}, gradient norm {}); {}. {}", iteration, what,
+                 allowed > 0 ? fmt::format(", after {} that were skipped", allowed) : "", result.loss,
+                 result.gradient_norm ? fmt::format("{}", *result.gradient_norm) : "not looked at: --clip-grad 0",
+                 result.gradient_norm ? "weights were left as they were"
+                                      : "weights were left as the step before made them, finite or not",
+                 advice(iteration));
 }
 
 void Loop::log(std::int64_t iteration, const StepResult& result, double rate, double seconds) {
-  loss_sum_ += result.loss;
-  mtp_sums_.resize(result.mtp_losses.size());
-  for (std::size_t d = 0; d < mtp_sums_.size(); ++d) mtp_sums_[d] += result.mtp_losses[d];
-  seconds_sum_ += seconds;
-  ++logged_steps_;
-  if (iteration % options_.logging.log_interval != 0 && iteration != first_iteration_ && result.finite) return;
-  const auto steps = static_cast<double>(logged_steps_);
+  LogSums& sums = position_.unlogged;
+  if (result.finite) {
+    ++sums.steps;
+    sums.loss += result.loss;
+    sums.seconds += seconds;
+    sums.mtp_losses.resize(result.mtp_losses.size());
+    for (std::size_t d = 0; d < sums.mtp_losses.size(); ++d) sums.mtp_losses[d] += result.mtp_losses[d];
+  } else {
+    ++sums.skipped;
+    ++sums.not_finite;
+  }
+  // A run that goes on has the lines of one that was never stopped.
+  if (iteration % options_.logging.log_interval == 0 || iteration == 1) print_line(iteration, result, rate);
+}
+
+void Loop::print_line(std::int64_t iteration, const StepResult& result, double rate) {
+  const LogSums& sums = position_.unlogged;
+  const auto steps = static_cast<double>(std::max<std::int64_t>(sums.steps, 1));
   LogLine line;
   line.iteration = iteration;
   line.iterations = options_.batch.train_iters;
   line.consumed_samples = position_.consumed_samples;
   line.global_batch = options_.batch.global_batch_size;
-  line.step_seconds = seconds_sum_ / steps;
+  line.step_seconds = sums.steps > 0 ? sums.seconds / steps : seconds_since(begin_);
   line.flops_per_second = flops_ / line.step_seconds;
   line.product_peak = product_peak_ * static_cast<double>(ranks_);
   line.tokens_per_second =
       static_cast<double>(options_.batch.global_batch_size * options_.batch.seq_length) / line.step_seconds;
   line.learning_rate = rate;
-  line.loss = result.finite ? loss_sum_ / steps : result.loss;
+  line.loss = sums.steps > 0 ? sums.loss / steps : result.loss;
   line.gradient_norm = result.gradient_norm;
-  line.router_losses = router_losses(result);
-  for (double sum : mtp_sums_) line.mtp_losses.push_back(sum / steps);
+  line.router_losses = named_losses(config_.experts.balance, session_->module(), result);
+  for (double sum : sums.mtp_losses) line.mtp_losses.push_back(sum / steps);
   line.seconds_left = seconds_since(begin_) / static_cast<double>(iteration - first_iteration_ + 1) *
                       static_cast<double>(line.iterations - iteration);
-  line.not_a_number = result.finite ? 0 : 1;
+  line.skipped = sums.skipped;
+  line.not_finite = sums.not_finite;
   say(to_text(line));
-  forget_sums();
+  position_.unlogged = {};
 }
 
 void Loop::write_metrics(std::int64_t iteration, const StepResult& result, double rate, double seconds) {
@@ -295,7 +341,7 @@ void Loop::write_metrics(std::int64_t iteration, const StepResult& result, doubl
   // "mtp_1_loss", ...
   std::vector<std::string> mtp_names;
   for (std::size_t d = 1; d <= result.mtp_losses.size(); ++d) mtp_names.push_back(fmt::format("mtp_{}_loss", d));
-  const auto router = router_losses(result);
+  const auto router = named_losses(config_.experts.balance, session_->module(), result);
   write_or_drop(metrics_, [&](MetricsWriter& metrics) {
     std::vector<Metric> line = {{"iteration", iteration},
                                 {"loss", result.loss},
@@ -332,10 +378,16 @@ void Loop::validate(std::int64_t iteration) {
     std::int64_t count = 0;
     for (std::int64_t i = 0; i < options_.data.eval_iters && (i + 1) * all <= valid->samples(); ++i)
       for (int m = 0; m < session_->options().plan.micro_batches; ++m, ++count)
-        sum += session_->evaluator().loss(
-            valid->sample_batch(i * all + session_->options().layout.shard_of(m) * batch, static_cast<int>(batch)));
+        sum += session_->evaluator().loss(alone<MicroBatch>(position_, [&, this] {
+          return read_batch(*valid, i * all + session_->options().layout.shard_of(m) * batch);
+        }));
     if (count > 0) {
       const double loss = sum / static_cast<double>(count);
+      if (!std::isfinite(loss)) {
+        control_->save_before_end(position_, tell_);
+        throw RunError("the validation loss at iteration {} is not finite ({}), though the last step's loss was. {}",
+                       iteration, std::fabs(loss), advice(iteration));
+      }
       say(fmt::format(
           " validation loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {:.6E} | ({} batches in {})",
           iteration, loss, std::exp(std::min(20.0, loss)), count, human_seconds(seconds_since(start))));
@@ -355,14 +407,30 @@ void Loop::validate(std::int64_t iteration) {
   }
 }
 
+// Trained weights are not given up: until they are in one of the folders it tries again, unless a checkpoint has them.
+void Loop::save_model() {
+  for (std::chrono::seconds pause(1);; pause = std::min(2 * pause, std::chrono::seconds(32))) {
+    for (const auto& [flag, folder] : model_folders()) {
+      const std::string error = saver_->save(*session_, folder);
+      if (error.empty()) return say("model: " + folder);
+      if (rank_ == 0) fmt::print(stderr, "warning: {} {}: {}\n", flag, folder, error);
+    }
+    if (control_->has_saved(position_.iteration))
+      throw RunError(
+          "the model is not written, but the checkpoint of iteration {} in {} has its weights: free space, then "
+          "run this again with --load {}",
+          position_.iteration, options_.checkpoint.save, options_.checkpoint.save);
+    if (rank_ == 0)
+      fmt::print(stderr, "warning: the model is not written yet: free space; trying again in {} s\n", pause.count());
+    std::this_thread::sleep_for(pause);
+  }
+}
+
 // The model first: nothing that fails after it can cost it. Then what the last step did, on all ranks; how much of the
 // exchange was hidden; the digest.
 // timed: the executor kept the times of the last step.
 void Loop::finish(bool timed) {
-  if (saver_) {
-    saver_->save(*session_);
-    say("model: " + options_.checkpoint.save_hf);
-  }
+  if (saver_) save_model();
   if (!timed && (!options_.execution.trace.empty() || !options_.execution.timeline.empty()))
     say("nothing is drawn: the run ended before the step that was to be");
   if (session_->executor() && timed) {
@@ -371,7 +439,7 @@ void Loop::finish(bool timed) {
       const std::vector<Overlap> all = overlaps_of(actual, Lane::exchange);
       const Overlap sum = sum_of(all);
       if (sum.communication > 0)
-        say(fmt::format("exchange {} a rank in the last step, {:.1f} % of it hidden behind computation",
+        say(fmt::format("exchange {} per rank in the last step, {:.1f} % of it hidden behind computation",
                         human_seconds(sum.communication / static_cast<double>(ranks_)), 100 * sum.share_hidden()));
       Plan priced = session_->plan().plan();
       price(priced, session_->module(), pricer_);
@@ -405,8 +473,7 @@ ModelConfig run_config(const TrainOptions& o) {
   config.latent_attention.indexer.loss_factor = o.model.dsa_indexer_loss_coeff;
   config.experts.balance = balance_spec(o.model);  // a family's config has none of it
   if (o.model.moe_router_enable_expert_bias && !config.experts.expert_bias)
-    throw UserError("--moe-router-enable-expert-bias: the model in {} has no such bias; leave the flag out",
-                    o.model.hf);
+    throw UserError("--moe-router-enable-expert-bias: the model in {} has no such bias; drop the flag", o.model.hf);
   if (config.max_positions > 0 && o.batch.seq_length > config.max_positions)
     throw UserError("--seq-length {}: the model in {} is made for at most {} positions (max_position_embeddings)",
                     o.batch.seq_length, o.model.hf, config.max_positions);
@@ -419,45 +486,6 @@ void load_parameters(Session& session, const TrainOptions& o) {
   const std::unique_ptr<ModelSource> source = open_model(o.model.hf);
   session.set_parameters(
       [&](const ParameterPart& part, HostTensor& tensor) { source->read(Content::weight, part, tensor); });
-}
-
-std::optional<int> update_processors() {
-  const char* text = std::getenv("WEFT_UPDATE_PROCESSORS");
-  if (text == nullptr) return {};
-  std::int64_t wanted = 0;
-  if (!parse_int(text, wanted) || wanted < 0 || wanted > INT32_MAX)
-    throw UserError("WEFT_UPDATE_PROCESSORS={} is not a number of processors: give 0 for no division, or unset it",
-                    text);
-  return static_cast<int>(wanted);
-}
-
-SessionOptions session_options(const TrainOptions& o, const ModelConfig& config, World* world) {
-  SessionOptions s;
-  s.ranks.world = world;
-  s.layout = Layout::of_data_and_experts(world ? world->size() : o.layout.ranks, o.layout.expert_model_parallel_size,
-                                         world ? world->rank() : RankId(0));
-  s.plan.weave = o.execution.overlap_moe_expert_parallel_comm;
-  s.plan.early_attention_backward = o.execution.ep_overlap_early_attn_memory_release;
-  s.plan.delay_weight_gradients = o.execution.delay_wgrad_compute;
-  s.plan.overlap_updates = o.execution.overlap_optimizer;
-  s.ranks.parallel = o.execution.executor == ExecutorKind::parallel;
-  s.ranks.executor.graph = o.execution.cuda_graph == GraphKind::full;
-  s.ranks.executor.update_processors = update_processors();
-  s.repeatable_attention = o.execution.attention_backward == AttentionBackwardKind::deterministic;
-  s.config = config;
-  s.precision = precision_of(o);
-  s.batch = o.batch.micro_batch_size;
-  s.length = o.batch.seq_length;
-  s.plan.micro_batches = static_cast<int>(micro_batches(o));
-  s.plan.block = static_cast<int>(o.execution.block);
-  if (!o.execution.inject_fault.empty()) s.fault = parse_fault(o.execution.inject_fault);
-  s.adam = {o.optimizer.adam_beta1, o.optimizer.adam_beta2, o.optimizer.adam_eps, o.optimizer.clip_grad,
-            o.optimizer.decay_all};
-  // Thread ranks share the process's cores.
-  const std::int64_t threads = o.execution.threads > 0 ? o.execution.threads : usable_core_count();
-  const std::int64_t here = o.layout.launched_ranks > 1 ? 1 : o.layout.ranks;
-  s.threads = static_cast<int>(std::max<std::int64_t>(1, threads / std::max<std::int64_t>(here, 1)));
-  return s;
 }
 
 int train(const TrainOptions& options, const TrainEnvironment& environment) {

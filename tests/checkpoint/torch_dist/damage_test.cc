@@ -39,9 +39,9 @@ TEST(TorchDistMetadata, irregular_and_empty_chunks_tile_too) {
 TEST(TorchDistMetadata, chunks_that_do_not_tile_are_named) {
   EXPECT_EQ(metadata_complaint({"t", {4, 2}, {}}), "has the shape [4, 2] and no chunks");
   EXPECT_EQ(metadata_complaint({"t", {4, 2}, {{{0, 0}, {3, 2}}}}),
-            "its chunks do not tile its shape [4, 2]: of [4, 2] from [0, 0] on some elements are in no chunk");
+            "its chunks do not tile its shape [4, 2]: of [4, 2] from [0, 0] on some elements are in none");
   EXPECT_EQ(metadata_complaint({"t", {4, 2}, {{{0, 0}, {1, 2}}, {{2, 0}, {2, 2}}}}),
-            "its chunks do not tile its shape [4, 2]: of [2, 2] from [0, 0] on some elements are in no chunk");
+            "its chunks do not tile its shape [4, 2]: of [2, 2] from [0, 0] on some elements are in none");
   EXPECT_EQ(metadata_complaint({"t", {4, 2}, {{{0, 0}, {3, 2}}, {{2, 0}, {2, 2}}}}),
             "two of its chunks overlap: [3, 2] from [0, 0] on and [2, 2] from [2, 0] on");
   EXPECT_EQ(metadata_complaint({"t", {4, 2}, {{{0, 0}, {5, 2}}}}),

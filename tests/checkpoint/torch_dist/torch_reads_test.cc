@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -14,6 +15,7 @@
 #include "tests/checkpoint/torch_dist/sha256.h"
 #include "tests/checkpoint/torch_dist/torch_python.h"
 #include "weft/base/random.h"
+#include "weft/checkpoint/convert.h"
 #include "weft/checkpoint/torch_dist/torch_dist_checkpoint.h"
 #include "weft/checkpoint/torch_dist/torch_dist_writer.h"
 
@@ -93,7 +95,15 @@ TEST(TorchReads, what_is_written_with_every_way_of_reading) {
   rewrite_checkpoint(golden_folder("torch_dist") / "hybrid", hybrid.path());
   rewrite_checkpoint(golden_folder("torch_dist") / "gpt", gpt.path());
   rewrite_checkpoint(golden_folder("torch_dist") / "flat_bf16", flat.path());
-  const std::vector<std::filesystem::path> folders = {everything.path(), hybrid.path(), gpt.path(), flat.path()};
+  const ModelFolder converted;
+  for (const char* const golden : {"qwen3_moe", "qwen3_next", "deepseek_v3_mtp", "gpt_oss"}) {
+    ConvertOptions options;
+    options.out = converted.file(golden);
+    options.megatron_stacked_layers = golden == std::string_view("qwen3_moe");
+    write_megatron(*open_hugging_face(golden_folder(golden)), options);
+  }
+  std::vector<std::filesystem::path> folders = {everything.path(), hybrid.path(), gpt.path(), flat.path()};
+  for (const std::string& golden : listing(converted.path())) folders.push_back(converted.file(golden) / "release");
   const Json read = read_with_torch(folders);
   ASSERT_TRUE(read.contains("versions"));
   std::printf("%s\n", read.at("versions").dump().c_str());

@@ -10,12 +10,11 @@ namespace {
 
 class MegatronSource : public ModelSource {
  public:
-  MegatronSource(const std::filesystem::path& folder, const ModelConfig& config, const std::string& arguments)
-      : checkpoint_(folder, config, MasterWeights::where_wider), arguments_(arguments) {
-    description_.config = config;
-    const Json& args = checkpoint_.files().args();
-    const auto bf16 = args.find("bf16");
-    description_.compute = bf16 != args.end() && *bf16 == true ? DType::bf16 : DType::f32;
+  MegatronSource(const std::filesystem::path& folder, const ModelDescription& description, const std::string& arguments)
+      : checkpoint_(folder, description.config, MasterWeights::where_wider),
+        arguments_(arguments),
+        description_(description) {
+    const ModelConfig& config = description_.config;
     std::size_t absent = 0;
     std::string first;
     for (const ListedParameter& parameter : parameters_of(config)) {
@@ -39,6 +38,11 @@ class MegatronSource : public ModelSource {
     checkpoint_.read(content, part, tensor);
   }
   std::size_t tensors() const override { return checkpoint_.files().tensors().size(); }
+  SideFiles side_files() const override {
+    const std::filesystem::path folder = checkpoint_.folder() / megatron_side_folder;
+    std::error_code error;  // what cannot be looked at is not there
+    return std::filesystem::is_directory(folder, error) ? read_side_files(folder) : SideFiles();
+  }
   std::optional<SavedRun> run() const override {
     if (!checkpoint_.of_run()) return std::nullopt;
     const Json& args = checkpoint_.files().args();
@@ -57,7 +61,22 @@ class MegatronSource : public ModelSource {
 
 std::unique_ptr<ModelSource> open_megatron(const CheckpointPlace& place, const ModelConfig& config,
                                            const std::string& arguments) {
-  return std::make_unique<MegatronSource>(place.folder, config, arguments);
+  ModelDescription description{.config = config};
+  const TorchDistCheckpoint files(place.folder);
+  const auto bf16 = files.args().find("bf16");
+  description.compute = bf16 != files.args().end() && *bf16 == true ? DType::bf16 : DType::f32;
+  return std::make_unique<MegatronSource>(place.folder, description, arguments);
+}
+
+std::unique_ptr<ModelSource> open_megatron_of_weft(const CheckpointPlace& place) {
+  const TorchDistCheckpoint files(place.folder);
+  const auto weft = files.shared_state().find("weft");
+  if (weft == files.shared_state().end() || !weft->is_object() || !weft->contains("model")) return nullptr;
+  const std::string where = fmt::format("{}: shared state: weft", place.folder.string());
+  const auto arguments = weft->find("arguments");
+  return std::make_unique<MegatronSource>(
+      place.folder, model_description_of(weft->at("model"), where),
+      arguments != weft->end() && arguments->is_object() ? arguments->dump() : "{}");
 }
 
 }  // namespace weft

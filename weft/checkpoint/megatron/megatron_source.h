@@ -13,5 +13,11 @@ namespace weft {
 // the masters' where these are wider; state of the optimizer that cannot be read is left out.
 std::unique_ptr<ModelSource> open_megatron(const CheckpointPlace& place, const ModelConfig& config,
                                            const std::string& arguments);
+// Of a checkpoint that Weft wrote (write_megatron), which says exactly what its model is, and keeps the small files of the
+// Hugging Face folder that it came from; null: Megatron wrote it.
+std::unique_ptr<ModelSource> open_megatron_of_weft(const CheckpointPlace& place);
+
+// In the folder of such a checkpoint.
+inline constexpr const char* megatron_side_folder = "hugging_face";
 
 }  // namespace weft

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "weft/base/error.h"
+#include "weft/checkpoint/tiling.h"
 #include "weft/checkpoint/torch_dist/pickle.h"
 #include "weft/checkpoint/torch_dist/shown.h"
 #include "weft/checkpoint/torch_dist/torch_item.h"
@@ -199,7 +200,9 @@ class MetadataReader {
     for (const PickleValue& chunk : chunks.items()) read_chunk(chunk, tensor, where);
     std::sort(tensor.chunks.begin(), tensor.chunks.end(),
               [](const TensorChunk& a, const TensorChunk& b) { return a.box.begin < b.box.begin; });
-    check_tiling(tensor.shape, tensor.chunks, where);
+    std::vector<const Box*> boxes;
+    for (const TensorChunk& chunk : tensor.chunks) boxes.push_back(&chunk.box);
+    check_tiling(tensor.shape, std::move(boxes), where, "chunks");
     tensor.first_chunk = result_.chunks;
     result_.chunks += tensor.chunks.size();
     result_.tensors.push_back(std::move(tensor));

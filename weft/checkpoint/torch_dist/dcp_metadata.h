@@ -50,7 +50,4 @@ struct DcpMetadata {
 // read, chunks that do not tile their tensor. What it returns is bounded by a multiple of the bytes.
 DcpMetadata parse_dcp_metadata(std::span<const std::byte> bytes, const std::string& file);
 
-// The chunks tile the tensor: no hole, no overlap. UserError that begins with `where`.
-void check_tiling(const Shape& shape, const std::vector<TensorChunk>& chunks, const std::string& where);
-
 }  // namespace weft

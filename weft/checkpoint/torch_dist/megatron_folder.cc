@@ -19,11 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char* tracker_name = "latest_checkpointed_iteration.txt";
 
-bool is_there(const fs::path& path) {
-  std::error_code error;  // what cannot be looked at is not there
-  return fs::exists(path, error);
-}
-
 [[noreturn]] void fail_legacy(const fs::path& path) {
   throw UserError(
       "{}: is a Megatron checkpoint of the legacy form (--ckpt-format torch: mp_rank_00/model_optim_rng.pt), which "
@@ -52,7 +47,7 @@ std::optional<std::int64_t> iteration_of(const fs::path& folder) {
 
 fs::path follow_tracker(const fs::path& folder) {
   const fs::path tracker = folder / tracker_name;
-  const std::string text = read_file(tracker);
+  const std::string text = read_regular_file(tracker);
   const std::string_view word = trim(text);
   std::int64_t iteration = 0;
   if (word == "release") return folder / "release";

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "weft/base/error.h"
+#include "weft/checkpoint/tiling.h"
 #include "weft/checkpoint/torch_dist/dcp_metadata_writer.h"
 #include "weft/checkpoint/torch_dist/shown.h"
 #include "weft/checkpoint/torch_dist/torch_item.h"
@@ -52,18 +53,17 @@ void TorchDistWriter::write(const ShardedTensorToWrite& tensor) {
     throw UserError("tensor {} has type {}, which PyTorch has not; it cannot be in a torch_dist checkpoint",
                     shown(tensor.name), name_of(tensor.type));
   }
+  std::vector<const Box*> boxes;
+  for (const ChunkToWrite& chunk : tensor.chunks) boxes.push_back(&chunk.box);
+  try {
+    check_tiling(tensor.shape, std::move(boxes), tensor.name, "chunks");
+  } catch (const UserError& error) {  // of a reader; here the writer's caller is wrong
+    throw BugError(error.what());
+  }
   ShardedTensor written;
   written.name = tensor.name;
   written.type = tensor.type;
   written.shape = tensor.shape;
-  for (const ChunkToWrite& chunk : tensor.chunks)
-    if (chunk.box.extent.elements() > 0) written.chunks.push_back({chunk.box, {}});
-  try {
-    check_tiling(tensor.shape, written.chunks, tensor.name);
-  } catch (const UserError& error) {  // of a reader; here the writer's caller is wrong
-    throw BugError(error.what());
-  }
-  written.chunks.clear();
 
   std::vector<std::byte> elements;
   for (const ChunkToWrite& chunk : tensor.chunks) {

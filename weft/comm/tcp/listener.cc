@@ -54,7 +54,9 @@ std::string Listener::reason_to_refuse(const Hello& hello, int first, const std:
                        hello.version, protocol_version);
   if (hello.run != fixed_text<64>(run_))
     return fmt::format(
-        "it belongs to run '{}', but this is run '{}'; runs on one machine need different ports (MASTER_PORT)",
+        "it belongs to run '{}', but this is run '{}'; start the ranks of a run with the same options, and give runs "
+        "on "
+        "one machine different ports (MASTER_PORT)",
         hello.run.data(), run_);
   if (hello.size != size_)
     return fmt::format("it was started as rank {} of {}, but this run has {} ranks; give all the same world size",

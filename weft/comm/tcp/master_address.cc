@@ -58,10 +58,10 @@ int find_port(const Launch& launch, const Environment& environment) {
 }
 
 std::string find_run(const Launch& launch, const Environment& environment) {
-  if (launch.by == Launch::By::torchrun) return value_of(environment, "TORCHELASTIC_RUN_ID");
+  if (std::string given = first_of(environment, {"WEFT_RUN_ID", "TORCHELASTIC_RUN_ID"}); !given.empty()) return given;
   if (launch.by == Launch::By::slurm)
     return fmt::format("job {} step {}", value_of(environment, "SLURM_JOB_ID"), value_of(environment, "SLURM_STEP_ID"));
-  return "";
+  return launch.run;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 //         ranks on one machine
 //   port  WEFT_MASTER_PORT; MASTER_PORT, or the next port if torchrun's agent itself listens there; under srun one
 //         derived from the job's number; 29500
+//   run   WEFT_RUN_ID; the id of torchrun, or job and step of srun; what the program knows about itself (Launch::run)
 #pragma once
 
 #include <string>
@@ -16,7 +17,7 @@ namespace weft {
 struct MasterAddress {
   Endpoint endpoint;
   bool one_machine = false;  // all ranks are on one machine, so listening on its loopback is enough
-  std::string run_id;        // the launcher's name for this run, if it has one
+  std::string run_id;        // tells the ranks of this run from those of others
 };
 
 // UserError if the address of rank 0 is not given.

@@ -20,7 +20,7 @@ struct GroupRows {
                 given.offsets.dtype == DType::i32,
             name, "counts or offsets do not fit the bias's groups");
     require(matrix.rows() == 0 || columns_of(matrix) == columns_of(bias), name, "the bias does not have the columns");
-    require(scale.shape.elements() == matrix.rows(), name, "there is not one scale a row");
+    require(scale.shape.elements() == matrix.rows(), name, "there must be one scale per row");
     for (std::int64_t g = 0; g < groups; ++g) {
       require(counts[g] >= 0 && offsets[g] >= 0 && offsets[g] + counts[g] <= matrix.rows(), name,
               "a group outside of the rows");

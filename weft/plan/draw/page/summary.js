@@ -30,7 +30,7 @@ function nodeTable(panels) {
   const totals = panels.map(({model}) => totalsOf(model)), last = panels.length - 1;
   const ranks = panels.map(({model}) => model.ranks.length);
   const entries = [...totals[last]].filter(([, total]) => total.count).sort((a, b) => b[1].time - a[1].time).slice(0, 60);
-  const each = panels.length > 1 ? panels.map((panel) => panel.name.toLowerCase()) : ['time a rank'];
+  const each = panels.length > 1 ? panels.map((panel) => panel.name.toLowerCase()) : ['time per rank'];
   const hides = entries.some(([, total]) => total.hidden >= 0);
   const heads = ['node', 'phase', 'lane', 'nodes', ...each, ...(last ? ['change'] : []), 'of the step', 'mean'];
   if (hides) heads.push('hidden');

@@ -1,0 +1,51 @@
+// The options of a session, from those of a run.
+#include <algorithm>
+#include <cstdlib>
+
+#include "weft/base/error.h"
+#include "weft/base/text.h"
+#include "weft/comm/neighbours.h"
+#include "weft/train/trainer.h"
+
+namespace weft {
+
+std::optional<int> update_processors() {
+  const char* text = std::getenv("WEFT_UPDATE_PROCESSORS");
+  if (text == nullptr) return {};
+  std::int64_t wanted = 0;
+  if (!parse_int(text, wanted) || wanted < 0 || wanted > INT32_MAX)
+    throw UserError("WEFT_UPDATE_PROCESSORS={} is not a number of processors: give 0 for no division, or unset it",
+                    text);
+  return static_cast<int>(wanted);
+}
+
+SessionOptions session_options(const TrainOptions& o, const ModelConfig& config, World* world) {
+  SessionOptions s;
+  s.ranks.world = world;
+  s.layout = Layout::of_data_and_experts(world ? world->size() : o.layout.ranks, o.layout.expert_model_parallel_size,
+                                         world ? world->rank() : RankId(0));
+  s.plan.weave = o.execution.overlap_moe_expert_parallel_comm;
+  s.plan.early_attention_backward = o.execution.ep_overlap_early_attn_memory_release;
+  s.plan.delay_weight_gradients = o.execution.delay_wgrad_compute;
+  s.plan.overlap_updates = o.execution.overlap_optimizer;
+  s.ranks.parallel = o.execution.executor == ExecutorKind::parallel;
+  s.ranks.executor.graph = o.execution.cuda_graph == GraphKind::full;
+  s.ranks.executor.update_processors = update_processors();
+  s.repeatable_attention = o.execution.attention_backward == AttentionBackwardKind::deterministic;
+  s.config = config;
+  s.precision = precision_of(o);
+  s.batch = o.batch.micro_batch_size;
+  s.length = o.batch.seq_length;
+  s.plan.micro_batches = static_cast<int>(micro_batches(o));
+  s.plan.block = static_cast<int>(o.execution.block);
+  if (!o.execution.inject_fault.empty()) s.fault = parse_fault(o.execution.inject_fault);
+  s.adam = {o.optimizer.adam_beta1, o.optimizer.adam_beta2, o.optimizer.adam_eps, o.optimizer.clip_grad,
+            o.optimizer.decay_all};
+  // Thread ranks share the process's cores.
+  const std::int64_t threads = o.execution.threads > 0 ? o.execution.threads : usable_core_count();
+  const std::int64_t here = o.layout.launched_ranks > 1 ? 1 : o.layout.ranks;
+  s.threads = static_cast<int>(std::max<std::int64_t>(1, threads / std::max<std::int64_t>(here, 1)));
+  return s;
+}
+
+}  // namespace weft

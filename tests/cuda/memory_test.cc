@@ -68,7 +68,7 @@ void expect_as_counted(bool late_updates) {
   const auto& executor = dynamic_cast<const StreamExecutor&>(*session.executor());
   const MemoryNeed& need = session.memory_need();
   EXPECT_EQ(session.stream().held_bytes() + executor.held_bytes(), need.streams.total())
-      << "an operation asked for more than on paper";
+      << "an operation asked for more than was counted";
   const auto measured = static_cast<double>(before - device->free_bytes()), counted = static_cast<double>(need.total());
   std::printf("counted %.1f MiB (plan %.1f, streams %.1f, libraries %.1f), measured %.1f\n", counted / (1 << 20),
               static_cast<double>(need.plan.total()) / (1 << 20), static_cast<double>(need.streams.total()) / (1 << 20),

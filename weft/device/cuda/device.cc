@@ -5,9 +5,9 @@
 #include "weft/device/cuda/check.h"
 #include "weft/device/cuda/graph.h"
 #include "weft/device/cuda/kernels/reduction.h"
-#include "weft/device/cuda/paper.h"
 #include "weft/device/cuda/stream.h"
 #include "weft/device/cuda/table.h"
+#include "weft/device/cuda/working_memory.h"
 #include "weft/device/cuda_device.h"
 
 namespace weft {
@@ -146,7 +146,7 @@ std::size_t CudaDevice::free_bytes() const {
 std::unique_ptr<Memory> CudaDevice::allocate_host(std::size_t bytes) { return std::make_unique<PinnedMemory>(bytes); }
 
 WorkingMemory CudaDevice::working_memory(const std::function<void(const Operations&, Stream&)>& queue) {
-  return need_on_paper(*blas_, attention_.get(), gpu_, queue);
+  return working_memory_of(*blas_, attention_.get(), gpu_, queue);
 }
 
 // Measured on an H200 with CUDA 13 (docs/gpu_speed.md).

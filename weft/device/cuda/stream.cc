@@ -9,7 +9,7 @@ namespace weft::cuda {
 
 CudaStream::CudaStream(Blas& blas, FusedAttention* attention, const Gpu& gpu, Kind kind)
     : kind_(kind), blas_(blas), gpu_(gpu), processors_(gpu.processors), attention_(attention) {
-  if (kind == Kind::on_paper) return;
+  if (kind == Kind::measures) return;
   int last = 0, first = 0;
   check_cuda(cudaDeviceGetStreamPriorityRange(&last, &first), "asking for the priorities of streams");
   check_cuda(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking, kind == Kind::urgent ? first : last),
@@ -17,7 +17,7 @@ CudaStream::CudaStream(Blas& blas, FusedAttention* attention, const Gpu& gpu, Ki
 }
 
 CudaStream::~CudaStream() {
-  if (kind_ == Kind::on_paper) return;
+  if (kind_ == Kind::measures) return;
   cudaStreamSynchronize(handle_);
   for (void* memory : outgrown_) cudaFree(memory);
   cudaFree(scratch_);
@@ -53,7 +53,7 @@ void CudaStream::reserve(const WorkingMemory& memory) {
 }
 
 void* CudaStream::scratch(std::size_t bytes) {
-  if (kind_ == Kind::on_paper) throw ScratchAsked{bytes};
+  if (kind_ == Kind::measures) throw ScratchAsked{bytes};
   if (bytes > scratch_bytes_ || scratch_ == nullptr)
     reserve({rounded(std::max(bytes, 2 * scratch_bytes_)), 0});  // twice: so that all before it are less
   return scratch_;

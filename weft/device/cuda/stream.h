@@ -14,7 +14,7 @@ namespace weft::cuda {
 class Blas;
 class FusedAttention;
 
-// Thrown by a stream that runs nothing (paper.h), where an operation would begin to run.
+// Thrown by a stream that runs nothing (working_memory.h), where an operation would begin to run.
 struct ScratchAsked {
   std::size_t bytes = 0;
 };
@@ -29,8 +29,8 @@ struct Gpu {
 
 class CudaStream : public Stream {
  public:
-  // urgent: blocks of its kernels go before those of other streams. on_paper: it runs nothing (paper.h).
-  enum class Kind { usual, urgent, on_paper };
+  // urgent: blocks of its kernels go before those of other streams. measures: it runs nothing (working_memory.h).
+  enum class Kind { usual, urgent, measures };
   CudaStream(Blas& blas, FusedAttention* attention, const Gpu& gpu, Kind kind);
   ~CudaStream() override;
   CudaStream(const CudaStream&) = delete;
@@ -40,7 +40,7 @@ class CudaStream : public Stream {
   void use_processors(int count) override { processors_ = count; }
   void* native() const override { return handle_; }
   cudaStream_t handle() const {
-    if (kind_ == Kind::on_paper) throw ScratchAsked{};
+    if (kind_ == Kind::measures) throw ScratchAsked{};
     return handle_;
   }
   int processors() const { return processors_; }  // how many the kernels of an operation may fill

@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(threads) query_gradients(AttentionArguments<T>
 
 // What only a GPU demands.
 void check_fits(const char* name, const Attention& op) {
-  require(op.dim <= 256 && op.value_dim <= 256, name, "head dims above 256 are not there on a GPU yet");
+  require(op.dim <= 256 && op.value_dim <= 256, name, "GPUs do not support head dims above 256 yet");
   require(!op.sinks.given() || op.sinks.dtype == DType::f32 || op.sinks.dtype == DType::bf16, name,
           "sinks is not f32 or bf16");
 }

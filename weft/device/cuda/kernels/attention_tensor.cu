@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(threads) forward_kernel(AttentionArguments<bf1
   copy_rows<dim, keys>(v_tile(0), x.v, kv_head, begin, x.tokens);
   commit_copies();
 
-  // Two rows a thread: t and t + 8.
+  // Two rows per thread: t and t + 8.
   int token[2], lower[2];
   float top[2], sum[2], out[dim / 8][4] = {};
 #pragma unroll

@@ -124,7 +124,7 @@ __device__ void write_gradients(const float* logits, D* dlogits, int count, int 
     dlogits[c] = narrow<D>(c >= count ? 0.0f : c == label ? at_label : quick_exp(logits[c] - highest) * factor);
 }
 
-// A team of blocks a row, each with `part` columns (a multiple of 8).
+// A team of blocks per row, each with `part` columns (a multiple of 8).
 template <int V, class D>
 __global__ void __launch_bounds__(threads, blocks_a_processor)
     loss_rows(Rows<const float> all_logits, const std::int32_t* labels, const void* scale, bool single_scale,

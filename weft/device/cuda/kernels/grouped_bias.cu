@@ -40,7 +40,7 @@ void check(const char* name, const Groups& groups, const Tensor& bias, const Ten
           name, "counts or offsets do not fit the bias's groups");
   require(matrix.rows() == 0 || columns_of(matrix) == columns_of(bias), name, "the bias does not have the columns");
   require(scale.shape.elements() == matrix.rows() && scale.dtype == DType::f32, name,
-          "there is not one f32 scale a row");
+          "there must be one f32 scale per row");
 }
 
 }  // namespace

@@ -128,7 +128,7 @@ void indexer_loss(Stream& stream, const IndexerLoss& op) {
   const ChosenKeys chosen = chosen_keys(name, op.attention);
   const auto fits = [](bool condition, const char* why) { require(condition, name, why); };
   fits(op.scale.dtype == DType::f64, "the scale is not f64");
-  fits(x.dim <= 1024, "an indexer of more than 1024 dims is not there on a GPU yet");
+  fits(x.dim <= 1024, "GPUs do not support indexers of more than 1024 dims yet");
   CudaStream& s = cuda_stream(stream);
   with_storage(name, x.q.dtype, [&](auto type) {
     using T = typename decltype(type)::type;

@@ -62,7 +62,7 @@ __device__ inline float2 unpack_pair(unsigned pair) {
   return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
 }
 
-// A tile of `chunks` chunks of eight elements a row.
+// A tile of `chunks` chunks of eight elements per row.
 template <int chunks>
 struct SharedTile {
   static_assert(chunks >= 8 && (chunks & (chunks - 1)) == 0);

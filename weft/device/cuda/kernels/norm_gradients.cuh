@@ -232,8 +232,8 @@ struct WeightTerms {
   }
 };
 
-// One block a multiprocessor, and four blocks less than an H200 has of them: twice as many are no quicker, and leave more
-// sums to add up. It is the same number on any GPU, since it decides the order of sums.
+// One block per multiprocessor of an H200, less four: twice as many are not faster, and leave more sums to add up. The
+// number is the same on any GPU, since it decides the order of sums.
 constexpr int threads_in_turns = 512, packs_in_turns = 2;
 constexpr std::int64_t most_turning_blocks = 128;
 

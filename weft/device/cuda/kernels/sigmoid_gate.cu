@@ -9,7 +9,7 @@ namespace weft::cuda {
 
 namespace {
 
-// One gate an element.
+// One gate per element.
 template <int V, class T>
 struct ElementGate {
   Rows<const T> x, gate;

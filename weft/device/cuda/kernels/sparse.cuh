@@ -97,7 +97,7 @@ inline ChosenKeys chosen_keys(const char* name, const SparseAttention& op) {
   const Attention& x = op.attention;
   const std::int64_t tokens = x.q.rows();
   const auto fits = [name](bool condition, const char* why) { require(condition, name, why); };
-  fits(columns_of(op.keys) <= 16384, "more than 16384 keys of a query are not there on a GPU yet");
+  fits(columns_of(op.keys) <= 16384, "GPUs do not support more than 16384 keys per query yet");
   fits(x.heads <= 65535, "more than 65535 heads");
   // Documents may be of any length: without sequences of one length, all tokens are one.
   const std::int64_t length = !x.boundaries.given() && x.length > 0 ? x.length : tokens;

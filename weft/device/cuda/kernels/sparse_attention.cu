@@ -165,7 +165,7 @@ void sparse_attention_backward(Stream& stream, const SparseAttentionBackward& op
   if (x.q.rows() == 0) return;
   check_arguments(name, op);
   const ChosenKeys chosen = chosen_keys(name, op.forward);
-  require(x.dim <= 1024 && x.value_dim <= 1024, name, "head dims above 1024 are not there on a GPU yet");
+  require(x.dim <= 1024 && x.value_dim <= 1024, name, "GPUs do not support head dims above 1024 yet");
   with_storage(name, x.q.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     CudaStream& s = cuda_stream(stream);

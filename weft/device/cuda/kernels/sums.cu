@@ -79,7 +79,7 @@ void grouped_column_sum(Stream& stream, const GroupedColumnSum& op) {
 void grouped_bias_gradient(Stream& stream, const GroupedBiasGradient& op) {
   constexpr const char* name = "grouped_bias_gradient";
   require(op.scale.dtype == DType::f32 && op.scale.shape.elements() == op.dy.rows(), name,
-          "there is not one f32 scale a row");
+          "there must be one f32 scale per row");
   with_storage_and(name, op.dy.dtype, op.dbias.dtype, [&](auto t, auto u) {
     using T = typename decltype(t)::type;
     sum_each_group<typename decltype(u)::type>(name, cuda_stream(stream),

@@ -1,4 +1,4 @@
-#include "weft/device/cuda/paper.h"
+#include "weft/device/cuda/working_memory.h"
 
 #include <type_traits>
 
@@ -8,16 +8,16 @@ namespace weft::cuda {
 
 namespace {
 
-class PaperStream : public CudaStream {
+class MeasuringStream : public CudaStream {
  public:
-  PaperStream(Blas& blas, FusedAttention* attention, const Gpu& gpu)
-      : CudaStream(blas, attention, gpu, Kind::on_paper) {}
+  MeasuringStream(Blas& blas, FusedAttention* attention, const Gpu& gpu)
+      : CudaStream(blas, attention, gpu, Kind::measures) {}
   WorkingMemory need;
 };
 
 template <class Arguments>
 void note(Stream& stream, const Arguments& op, void (*operation)(Stream&, const Arguments&)) {
-  WorkingMemory& need = static_cast<PaperStream&>(stream).need;
+  WorkingMemory& need = static_cast<MeasuringStream&>(stream).need;
   if (std::is_same_v<Arguments, Matmul>) need.products = CudaStream::workspace_bytes;
   try {
     operation(stream, op);
@@ -37,10 +37,10 @@ Operations make_table() {
 
 }  // namespace
 
-WorkingMemory need_on_paper(Blas& blas, FusedAttention* attention, const Gpu& gpu,
-                            const std::function<void(const Operations&, Stream&)>& queue) {
+WorkingMemory working_memory_of(Blas& blas, FusedAttention* attention, const Gpu& gpu,
+                                const std::function<void(const Operations&, Stream&)>& queue) {
   const Operations table = make_table();
-  PaperStream stream(blas, attention, gpu);
+  MeasuringStream stream(blas, attention, gpu);
   queue(table, stream);
   return stream.need;
 }

@@ -11,7 +11,7 @@ namespace weft::cuda {
 // The largest need of the operations that `queue` asks for. Every operation runs up to the point where it asks its stream
 // for scratch memory, or for the stream itself, to launch something; there it ends. So the count is what a run will ask for,
 // by the same code. An operation must ask for scratch memory before it launches anything.
-WorkingMemory need_on_paper(Blas& blas, FusedAttention* attention, const Gpu& gpu,
-                            const std::function<void(const Operations&, Stream&)>& queue);
+WorkingMemory working_memory_of(Blas& blas, FusedAttention* attention, const Gpu& gpu,
+                                const std::function<void(const Operations&, Stream&)>& queue);
 
 }  // namespace weft::cuda

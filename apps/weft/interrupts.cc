@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <system_error>
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -22,14 +23,18 @@ Interrupts::Interrupts() {
   arrived_ = signalfd(-1, &signals_, SFD_CLOEXEC);
   stop_ = eventfd(0, EFD_CLOEXEC);
   WEFT_CHECK(arrived_ >= 0 && stop_ >= 0, "no descriptor for signals: {}", std::strerror(errno));
-  thread_ = std::thread([this] { wait_for_one(); });
+  try {
+    thread_ = std::thread([this] { wait_for_one(); });
+  } catch (const std::system_error&) {  // no thread is left for it: then a signal ends the process as ever
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
 }
 
 Interrupts::~Interrupts() {
   const std::uint64_t one = 1;
   while (write(stop_, &one, sizeof(one)) < 0 && errno == EINTR) {
   }
-  thread_.join();  // if a signal has arrived, the process ends meanwhile
+  if (thread_.joinable()) thread_.join();  // if a signal has arrived, the process ends meanwhile
   close(arrived_);
   close(stop_);
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);

@@ -79,9 +79,9 @@ TEST_F(Convert, MegatronsCheckpointsAreReadWithTheOptimizer) {
     EXPECT_NEAR(loss_of(out) / expected, 1, 1e-6) << form;  // of flat_bf16 by its masters
   }
   // A run goes on from it, and has the flags from it.
-  const Outcome trained =
-      run_weft({"train", "--load", folder_.file("hybrid"), "--use-checkpoint-args", "--seq-length", "16",
-                "--micro-batch-size", "1", "--train-iters", "8", "--mock-data", "--eval-iters", "0"});
+  const Outcome trained = run_weft({"train", "--load", folder_.file("hybrid"), "--use-checkpoint-args", "--seq-length",
+                                    "16", "--micro-batch-size", "1", "--train-iters", "8", "--mock-data",
+                                    "--eval-iters", "0", "--log-interval", "1"});
   EXPECT_EQ(trained.code, 0) << trained.err;
   EXPECT_THAT(trained.err, HasSubstr("note: --use-checkpoint-args: " + folder_.file("hybrid") + " gives --pattern"));
   EXPECT_THAT(trained.out, HasSubstr("loaded " + folder_.file("hybrid") + ", iteration 7"));

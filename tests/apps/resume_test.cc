@@ -141,9 +141,10 @@ TEST_F(Resume, KeepsTheLastAndTheRetained) {
 TEST_F(Resume, OtherWaysToLoad) {
   const std::string dir = folder_.file("run");
   expect_done(run_ + Words{"--save", dir, "--exit-interval", "4", "--no-save-optim"});
-  expect_refused(run_ + Words{"--load", dir},
-                 {dir + "/iter_0000004: the optimizer's state is not in the checkpoint ('first_moment/",
-                  "'); load it with --no-load-optim or --finetune"});
+  expect_refused(
+      run_ + Words{"--load", dir},
+      {dir + "/iter_0000004: the optimizer's state is not in the checkpoint (the first moment of language.main.",
+       "); load it with --no-load-optim or --finetune"});
   EXPECT_THAT(expect_done(run_ + Words{"--load", dir, "--no-load-optim"}),
               HasSubstr("iteration 4, without the optimizer's state\n"));
   EXPECT_THAT(expect_done(run_ + Words{"--load", dir, "--finetune"}),

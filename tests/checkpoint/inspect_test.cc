@@ -24,6 +24,9 @@ void save(const std::filesystem::path& dir, std::int64_t iteration) {
       R"({"iteration": 3, "consumed_train_samples": 48, "optimizer_steps": 2, "ranks": 2, "arguments": {"lr": "0.1", "expert-model-parallel-size": "2"}})";
   ModelDescription model{.compute = DType::bf16};
   model.config.pattern = "-";
+  model.config.hidden = 6;
+  model.config.vocabulary = 8;
+  model.config.mlp.ffn = 4;
   checkpoint.commit({checkpoint.write(RankId(0), {box("weight/language.main.0.gate")}),
                      checkpoint.write(RankId(1), {box("first_moment/language.main.0.gate")})},
                     run, to_json(model).dump());

@@ -153,7 +153,7 @@ TEST(MegatronGolden, says_what_it_lacks_and_what_to_do) {
   const std::string gpt = (golden("torch_dist") / "gpt/iter_0000007").string();
   EXPECT_EQ(error_of("gpt", config_of("[*E][*E]"), {}),
             gpt +
-                ": the optimizer's state is not in the checkpoint (the first_moment of language.main.embedding); "
+                ": the optimizer's state is not in the checkpoint (the first moment of language.main.embedding); "
                 "load it with --no-load-optim or --finetune");
   EXPECT_THAT(error_of("gpt", config_of("[*E][*E]/[*E]"), {.optimizer = false}),
               HasSubstr("parameters of this model are not in the checkpoint"));

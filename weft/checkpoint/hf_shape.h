@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include <nlohmann/json.hpp>
+
 #include "weft/base/json.h"
 #include "weft/checkpoint/hugging_face.h"
 #include "weft/model/config.h"

@@ -40,7 +40,8 @@ std::vector<std::int64_t> checkpoints_in(const std::filesystem::path& dir) {
 
 std::optional<std::int64_t> latest_checkpoint(const std::filesystem::path& dir) {
   const std::filesystem::path file = dir / tracker_name;
-  if (!is_there(file)) return std::nullopt;
+  std::error_code error;  // of the folder: whoever needs it reports it
+  if (!std::filesystem::is_directory(dir, error) || !is_there(file)) return std::nullopt;
   std::string text = read_regular_file(file);
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
   std::int64_t iteration = 0;

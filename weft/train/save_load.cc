@@ -71,7 +71,8 @@ void check_moments(const Session& session, const ModelParameters& parameters, co
         throw UserError(
             "{}: the optimizer's state is not in the checkpoint (the {} of {}); load it with --no-load-optim or "
             "--finetune",
-            checkpoint.folder().string(), name_of(content), to_text(part.identity));
+            checkpoint.folder().string(), content == Content::first_moment ? "first moment" : "second moment",
+            to_text(part.identity));
       }
     }
   }

@@ -386,7 +386,7 @@ void Loop::validate(std::int64_t iteration) {
       if (!std::isfinite(loss)) {
         control_->save_before_end(position_, tell_);
         throw RunError("the validation loss at iteration {} is not finite ({}), though the last step's loss was. {}",
-                       iteration, std::fabs(loss), advice(iteration));
+                       iteration, std::fabs(loss), advice(iteration + 1));
       }
       say(fmt::format(
           " validation loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {:.6E} | ({} batches in {})",

@@ -26,7 +26,7 @@ constexpr const char* usage =
     "  check      build and check a plan; report parameters, memory and work before anything runs\n"
     "  verify     run a layout and the serial single-rank oracle side by side, compare every number\n"
     "  probe      load a model, run forward and backward on given tokens, write logits and gradients\n"
-    "  convert    a model's folder in another format: Hugging Face, Weft\n"
+    "  convert    a model in another format: Hugging Face, Weft, Megatron\n"
     "  inspect    what a checkpoint is; in what two of them differ\n"
     "  tokenize   text to token files\n"
     "  pattern    explain a layer pattern\n"

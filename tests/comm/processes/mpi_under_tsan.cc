@@ -1,6 +1,6 @@
 // For the programs that mpirun starts, under ThreadSanitizer, which does not see how MPI synchronizes: Open MPI is not
 // instrumented. What it does itself (it copies messages into our buffers on whatever thread calls it) is not looked at; all
-// that Weft does around it is.
+// that Weft does around it is. Of oneDNN: see tests/execute/onednn_under_tsan.cc.
 #if defined(__SANITIZE_THREAD__)
 
 extern "C" const char* __tsan_default_suppressions() {
@@ -10,7 +10,8 @@ extern "C" const char* __tsan_default_suppressions() {
          "called_from_lib:mca_allocator_bucket.so\n"
          "called_from_lib:mca_btl_tcp.so\n"
          "called_from_lib:mca_btl_vader.so\n"
-         "called_from_lib:mca_pml_ob1.so\n";
+         "called_from_lib:mca_pml_ob1.so\n"
+         "called_from_lib:libdnnl.so\n";
 }
 
 // MPI_Finalize unloads its plug-ins, and ThreadSanitizer ends a program that unloads a library named above.

@@ -2,7 +2,7 @@
 // weight gradients.
 //  - planning: 64 layers x 64 micro-batches x 8 ranks, with a timeline. The goal is under a second.
 //  - planning_stages: the same plan on 16,384 ranks, in 8 stages that differ by their transfers
-//    (tests/plan/stage_transfers.h). The goal is under 10 seconds and 4 GiB.
+//    (tests/plan/passes/stage_transfers.h). The goal is under 10 seconds and 4 GiB.
 //
 //   ./run bench planning [LAYERS MICRO_BATCHES EXPERT_RANKS EXPERT_SHARDS]
 #include <chrono>
@@ -14,7 +14,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
-#include "tests/plan/stage_transfers.h"
+#include "tests/plan/passes/stage_transfers.h"
 #include "weft/device/null/device.h"
 #include "weft/execute/dry_run.h"
 #include "weft/execute/step_plan.h"

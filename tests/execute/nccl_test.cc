@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "tests/comm/fake_nccl.h"
+#include "tests/comm/nccl/fake_nccl.h"
 #include "tests/execute/queued_cpu_device.h"
 #include "tests/execute/ranks.h"
 #include "weft/base/error.h"

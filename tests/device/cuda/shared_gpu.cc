@@ -1,4 +1,4 @@
-#include "tests/cuda/shared_gpu.h"
+#include "tests/device/cuda/shared_gpu.h"
 
 #include <cstdlib>
 

@@ -1,4 +1,4 @@
-// Groups over NCCL, with a fake NCCL in host memory. tests/cuda/nccl_test.cc uses the real one.
+// Groups over NCCL, with a fake NCCL in host memory. tests/device/cuda/nccl_test.cc uses the real one.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/comm/collective_checks.h"
-#include "tests/comm/fake_nccl.h"
+#include "tests/comm/nccl/fake_nccl.h"
 #include "tests/comm/queued_device.h"
 #include "tests/comm/ranks.h"
 #include "weft/comm/local/cluster.h"

@@ -1,4 +1,4 @@
-// Groups over the real NCCL, between thread ranks that share one GPU (tests/comm/nccl_test.cc has a fake one).
+// Groups over the real NCCL, between thread ranks that share one GPU (tests/comm/nccl/nccl_test.cc has a fake one).
 #include <chrono>
 #include <thread>
 
@@ -6,7 +6,7 @@
 
 #include "tests/comm/collective_checks.h"
 #include "tests/comm/ranks.h"
-#include "tests/cuda/shared_gpu.h"
+#include "tests/device/cuda/shared_gpu.h"
 #include "weft/comm/local/cluster.h"
 #include "weft/comm/nccl_world.h"
 #include "weft/device/cuda_device.h"

@@ -1,6 +1,6 @@
-#include "tests/plan/damage.h"
+#include "tests/plan/check/damage.h"
 
-#include "tests/plan/damage_edit.h"
+#include "tests/plan/check/damage_edit.h"
 
 namespace weft {
 

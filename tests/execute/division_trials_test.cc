@@ -7,12 +7,10 @@
 #include <gtest/gtest.h>
 
 #include "tests/execute/ranks.h"
-#include "weft/base/error.h"
 #include "weft/device/cpu/device.h"
 #include "weft/execute/stream_executor.h"
 #include "weft/train/digest.h"
 #include "weft/train/session.h"
-#include "weft/train/trainer.h"
 
 namespace weft {
 namespace {
@@ -81,7 +79,7 @@ TEST(DivisionTrials, takes_the_only_one_untimed) {
   EXPECT_EQ(forced.processors(), 20);
 }
 
-// A CPU that says it queues its work and has processors to divide.
+// A CPU that claims to queue its work and to have processors to divide.
 class Divided : public CpuDevice {
  public:
   bool asynchronous() const override { return true; }
@@ -119,25 +117,6 @@ TEST(DivisionTrials, change_no_bit_and_come_to_an_end) {
   CpuDevice cpu;
   Divided divided;
   EXPECT_EQ(train(divided, true), train(cpu, false));
-}
-
-TEST(DivisionTrials, what_the_environment_asks_for_is_a_number) {
-  for (const char* text : {"forty", "-1", "4.5", ""}) {
-    setenv("WEFT_UPDATE_PROCESSORS", text, 1);
-    try {
-      update_processors();
-      ADD_FAILURE() << text;
-    } catch (const UserError& e) {
-      EXPECT_EQ(
-          std::string(e.what()),
-          fmt::format("WEFT_UPDATE_PROCESSORS={} is not a number of processors: give 0 for no division, or unset it",
-                      text));
-    }
-  }
-  setenv("WEFT_UPDATE_PROCESSORS", "20", 1);
-  EXPECT_EQ(update_processors(), 20);
-  unsetenv("WEFT_UPDATE_PROCESSORS");
-  EXPECT_EQ(update_processors(), std::nullopt);
 }
 
 TEST(DivisionTrials, a_given_number_is_not_tried_out) {

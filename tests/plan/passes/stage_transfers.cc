@@ -1,4 +1,4 @@
-#include "tests/plan/stage_transfers.h"
+#include "tests/plan/passes/stage_transfers.h"
 
 #include "weft/base/error.h"
 

@@ -1,4 +1,4 @@
-#include "tests/comm/fake_nccl.h"
+#include "tests/comm/nccl/fake_nccl.h"
 
 #include <algorithm>
 #include <condition_variable>

@@ -1,4 +1,4 @@
-#include "tests/plan/damage_edit.h"
+#include "tests/plan/check/damage_edit.h"
 
 namespace weft::damage {
 

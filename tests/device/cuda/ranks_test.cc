@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/comm/collective_checks.h"
-#include "tests/cuda/shared_gpu.h"
+#include "tests/device/cuda/shared_gpu.h"
 #include "tests/execute/bitwise_cases.h"
 #include "weft/comm/nccl_world.h"
 #include "weft/device/cuda_device.h"

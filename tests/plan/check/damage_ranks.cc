@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "tests/plan/damage_edit.h"
+#include "tests/plan/check/damage_edit.h"
 
 namespace weft::damage {
 

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "tests/cuda/beside.h"
+#include "tests/device/cuda/beside.h"
 #include "weft/base/random.h"
 
 namespace weft {

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "tests/cuda/beside.h"
+#include "tests/device/cuda/beside.h"
 
 namespace weft {
 namespace {

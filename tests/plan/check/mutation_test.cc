@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "tests/plan/damage.h"
+#include "tests/plan/check/damage.h"
 
 namespace weft {
 namespace {

@@ -42,7 +42,7 @@ class Beside : public ::testing::Test {
 
 const DType model_types[] = {DType::f32, DType::bf16};
 
-// Under compute-sanitizer (tests/cuda/sanitize.sh): then the same kernels of ours run on less.
+// Under compute-sanitizer (tests/device/cuda/sanitize.sh): then the same kernels of ours run on less.
 inline bool sanitizing() { return std::getenv("WEFT_SANITIZER") != nullptr; }
 
 }  // namespace weft

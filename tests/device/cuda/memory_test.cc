@@ -1,7 +1,7 @@
 // What is counted before a run is what it takes: the plan, what operations work in, and what libraries take beside it.
 #include <gtest/gtest.h>
 
-#include "tests/cuda/shared_gpu.h"
+#include "tests/device/cuda/shared_gpu.h"
 #include "weft/comm/host_stream.h"
 #include "weft/comm/local/cluster.h"
 #include "weft/comm/nccl_world.h"

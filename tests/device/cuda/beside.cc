@@ -1,4 +1,4 @@
-#include "tests/cuda/beside.h"
+#include "tests/device/cuda/beside.h"
 
 #include <cmath>
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/plan/damage.h"
+#include "tests/plan/check/damage.h"
 
 namespace weft::damage {
 

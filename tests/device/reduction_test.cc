@@ -1,9 +1,9 @@
+#include "weft/device/reduction.h"
+
 #include <cmath>
 #include <limits>
 
 #include <gtest/gtest.h>
-
-#include "weft/device/reduction.h"
 
 namespace weft {
 namespace {

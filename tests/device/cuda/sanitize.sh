@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The operation tests of the CUDA device under compute-sanitizer, a process a test, several at once on one GPU:
-#   tests/cuda/sanitize.sh BINARY [TOOL...]     TOOL: memcheck, racecheck (default: both)
+#   tests/device/cuda/sanitize.sh BINARY [TOOL...]     TOOL: memcheck, racecheck (default: both)
 # One line a test that is not clean, with what was said; at the end of a tool how many were, and which took longest. Fails on any report, on a
 # test that fails, and on one that takes too long. Kernels of libraries are theirs to check: racecheck instruments cuBLAS's whatever
 # the choice of kernels says, and takes their hand-over of shared memory for races; such reports are counted, and fail nothing. Nor are

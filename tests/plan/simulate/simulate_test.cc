@@ -1,8 +1,8 @@
 // Times of small plans, worked out by hand; and runs that cannot end.
 #include <gtest/gtest.h>
 
+#include "tests/plan/passes/stage_transfers.h"
 #include "tests/plan/plans.h"
-#include "tests/plan/stage_transfers.h"
 #include "weft/plan/check/check_ranks.h"
 #include "weft/plan/check/rank_classes.h"
 #include "weft/plan/simulate/engine.h"

@@ -19,7 +19,7 @@
 #include "weft/execute/dry_run.h"
 #include "weft/execute/step_plan.h"
 #include "weft/plan/check/check_ranks.h"
-#include "weft/plan/check/rank_classes.h"
+#include "weft/plan/rank_classes.h"
 #include "weft/plan/simulate/estimate.h"
 
 namespace weft {

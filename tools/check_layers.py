@@ -9,7 +9,8 @@ from pathlib import Path
 
 # Folder of weft/ -> the folders it may include, in addition to itself and base. device and comm mean their interfaces:
 # the headers directly in weft/device/ and weft/comm/, and weft/device/operations/. Their other subfolders are leaves
-# (LEAF_SEES), which only apps/ names. The table has no cycle, and CMake links the same folders (cmake_faults).
+# (LEAF_SEES), which only apps/ names. The table has no cycle, nor have the subfolders of one folder (sibling_faults),
+# and CMake links the same folders (cmake_faults).
 SEES = {
     "base": "", "pattern": "", "grid": "", "device": "",
     "comm": "device",
@@ -101,6 +102,38 @@ def table_faults():
     return faults
 
 
+def sibling_edge(path, header):
+    """The two sibling folders that an include connects: 'weft/plan/check/x.cc', 'weft/plan/draw/y.h' -> 'weft/plan/check',
+    'weft/plan/draw'. None if a folder includes itself or a folder it is in, and between folders of weft/ (SEES)."""
+    own, other = Path(path).parent.parts, Path(header).parent.parts
+    shared = 0
+    while shared < min(len(own), len(other)) and own[shared] == other[shared]:
+        shared += 1
+    if shared < 2 or shared in (len(own), len(other)):
+        return None
+    return "/".join(own[:shared + 1]), "/".join(other[:shared + 1])
+
+
+def sibling_faults(edges):
+    """Cycles between siblings. `edges`: folder -> {sibling it includes: file:line}. Each cycle is reported once, at an
+    include of it."""
+    faults, done = [], set()
+
+    def visit(folder, path):
+        for other in sorted(edges.get(folder, {})):
+            if other in path:
+                cycle = " -> ".join((*path[path.index(other):], other))
+                faults.append(f"{edges[folder][other]}: folders include each other: {cycle}")
+            elif other not in done:
+                visit(other, (*path, other))
+        done.add(folder)
+
+    for folder in sorted(edges):
+        if folder not in done:
+            visit(folder, (folder,))
+    return faults
+
+
 def line_at(text, offset):
     return text.count("\n", 0, offset) + 1
 
@@ -161,7 +194,7 @@ def check(root):
             listed[name] = number
             if not reason.strip():
                 faults.append(f"tools/long_files.txt:{number}: '{name}' has no reason")
-    needed = set()
+    needed, siblings = set(), {}
     for file in sorted(p for top in (*TOP, "tools") for p in (root / top).rglob("*")):
         path = file.relative_to(root).as_posix()
         if file.suffix not in (*CPP, ".py"):
@@ -184,6 +217,10 @@ def check(root):
             fault = found and include_fault(path, *found.groups())
             if fault:
                 faults.append(f"{path}:{number}: {fault}")
+            edge = found and path.startswith("weft/") and sibling_edge(path, found[2])
+            if edge:
+                siblings.setdefault(edge[0], {}).setdefault(edge[1], f"{path}:{number}")
+    faults += sibling_faults(siblings)
     faults += [f"tools/long_files.txt:{listed[name]}: '{name}' is not a file over {LONGEST} lines: drop the entry"
                for name in sorted(listed.keys() - needed)]
     return faults

@@ -149,6 +149,19 @@ class CheckLayers(unittest.TestCase):
         with patch.dict(check_layers.SEES, {"data": "grid stories"}):
             self.assertIn(f"{place_in_table('data')}: 'data' may include 'stories', which is not in the table", faults({}))
 
+    def test_cycles_of_sibling_folders(self):
+        down = {"weft/plan/check/a.cc": '#include "weft/plan/simulate/engine.h"\n#include "weft/plan/plan.h"\n',
+                "weft/plan/simulate/a.cc": '#include "weft/plan/draw/timeline.h"\n#include "weft/plan/plan.h"\n',
+                "weft/plan/build.cc": '#include "weft/plan/check/check.h"\n',
+                "weft/device/cpu/gemm.cc": '#include "weft/device/cpu/kernels/gemm.h"\n'}
+        self.assertEqual(faults(down), [])
+        self.expect({**down, "weft/plan/simulate/b.h": '#pragma once\n#include "weft/plan/check/classes.h"\n'},
+                    "weft/plan/simulate/b.h:2: folders include each other: weft/plan/check -> weft/plan/simulate -> "
+                    "weft/plan/check")
+        self.expect({**down, "weft/plan/draw/deep/b.h": '#include "weft/plan/check/classes.h"\n'},
+                    "weft/plan/draw/deep/b.h:1: folders include each other: weft/plan/check -> weft/plan/simulate -> "
+                    "weft/plan/draw -> weft/plan/check")
+
     def test_leaves_are_seen_by_nobody(self):
         for file, leaf in [("weft/model/new.h", "device/cpu"), ("weft/train/new.h", "comm/local"),
                            ("weft/device/new.h", "device/null"), ("weft/comm/new.h", "comm/mpi"),

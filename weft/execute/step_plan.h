@@ -5,8 +5,8 @@
 #include "weft/model/build_module.h"
 #include "weft/optim/adamw.h"
 #include "weft/plan/build.h"
-#include "weft/plan/check/rank_plans.h"
 #include "weft/plan/memory.h"
+#include "weft/plan/rank_plans.h"
 #include "weft/plan/simulate/estimate.h"
 
 namespace weft {

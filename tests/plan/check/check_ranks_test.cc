@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/plan/random_plans.h"
-#include "weft/plan/check/rank_classes.h"
+#include "weft/plan/rank_classes.h"
 
 namespace weft {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <deque>
 
-#include "weft/plan/check/rank_plans.h"
+#include "weft/plan/rank_plans.h"
 
 namespace weft {
 

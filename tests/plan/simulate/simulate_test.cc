@@ -4,7 +4,7 @@
 #include "tests/plan/passes/stage_transfers.h"
 #include "tests/plan/plans.h"
 #include "weft/plan/check/check_ranks.h"
-#include "weft/plan/check/rank_classes.h"
+#include "weft/plan/rank_classes.h"
 #include "weft/plan/simulate/engine.h"
 
 namespace weft {

@@ -9,7 +9,7 @@
 #include "weft/base/error.h"
 #include "weft/plan/check/calls.h"
 #include "weft/plan/check/check_rendezvous.h"
-#include "weft/plan/check/rank_classes.h"
+#include "weft/plan/rank_classes.h"
 
 namespace weft {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "weft/plan/check/check.h"
-#include "weft/plan/check/rank_plans.h"
+#include "weft/plan/rank_plans.h"
 
 namespace weft {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "weft/plan/check/check.h"
-#include "weft/plan/check/rank_classes.h"
+#include "weft/plan/rank_classes.h"
 
 namespace weft {
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "weft/plan/check/rank_classes.h"
+#include "weft/plan/rank_classes.h"
 #include "weft/plan/simulate/cluster.h"
 
 namespace weft {

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "weft/base/error.h"
-#include "weft/plan/check/rank_classes.h"
+#include "weft/plan/rank_classes.h"
 #include "weft/plan/simulate/engine.h"
 
 namespace weft {

@@ -5,10 +5,10 @@
 #include <functional>
 
 #include "weft/model/module.h"
-#include "weft/plan/check/rank_plans.h"
 #include "weft/plan/draw/timeline.h"
 #include "weft/plan/memory.h"
 #include "weft/plan/plan.h"
+#include "weft/plan/rank_plans.h"
 #include "weft/plan/simulate/cluster.h"
 
 namespace weft {

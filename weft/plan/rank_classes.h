@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "weft/plan/check/rank_plans.h"
+#include "weft/plan/rank_plans.h"
 
 namespace weft {
 

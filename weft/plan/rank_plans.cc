@@ -1,4 +1,4 @@
-#include "weft/plan/check/rank_plans.h"
+#include "weft/plan/rank_plans.h"
 
 namespace weft {
 

@@ -1,4 +1,4 @@
-#include "weft/plan/check/rank_classes.h"
+#include "weft/plan/rank_classes.h"
 
 #include <algorithm>
 #include <map>

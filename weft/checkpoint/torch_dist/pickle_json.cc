@@ -37,7 +37,7 @@ std::string decimal(std::span<const std::byte> bytes) {
     }
     digits += static_cast<char>('0' + rest);
   }
-  if (digits.empty()) digits = "0";
+  if (digits.empty()) digits += '0';
   if (negative) digits += '-';
   std::reverse(digits.begin(), digits.end());
   return digits;

@@ -205,6 +205,25 @@ TEST(AdamW, DecaysOnlyWhereItShould) {
   }
 }
 
+// A rank's share of a parameter may have no elements.
+TEST(AdamW, EmptySlabsChangeNothing) {
+  const HostTensor values = step_values(rate, decay, 1, 1, beta1, beta2);
+  for (const Types& type : types)
+    for_each_device([&](TestDevice& device) {
+      const Slab alone(type, 300, true), empty(type, 0, true);
+      const Slab beside = alone;
+      const HostTensor gradient = gradient_of(type.gradient, 300, 1), nothing(type.gradient, Shape{0});
+      const AdamSlab one = alone.view(gradient), none = empty.view(nothing);
+      const AdamSlab all[] = {none, beside.view(gradient), none, none};
+      device.operations().adamw(device.stream(), {{&one, 1}, values, beta1, beta2, eps});
+      device.operations().adamw(device.stream(), {all, values, beta1, beta2, eps});
+      device.operations().adamw(device.stream(), {{&none, 1}, values, beta1, beta2, eps});
+      device.operations().adamw(device.stream(), {{}, values, beta1, beta2, eps});
+      EXPECT_TRUE(beside.values().same_bits(alone.values()) && beside.m.same_bits(alone.m) &&
+                  beside.v.same_bits(alone.v));
+    });
+}
+
 TEST(AdamW, RefusesSlabsThatDoNotFit) {
   TestDevice device;
   const HostTensor four(DType::f32, Shape{4}), three(DType::f32, Shape{3}), wide(DType::f64, Shape{4});

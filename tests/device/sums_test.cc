@@ -108,6 +108,24 @@ TEST(SumOfSquares, AddsAllTensorsInDouble) {
       });
 }
 
+// A rank's share of a parameter may have no elements.
+TEST(SumOfSquares, EmptyTensorsAddNothing) {
+  const HostTensor x = HostTensor::normal(DType::f32, Shape{20000}, "x");
+  const HostTensor empty(DType::f32, Shape{0}), empty_bf16(DType::bf16, Shape{0});
+  for_each_device([&](TestDevice& device) {
+    const Tensor one[] = {x}, all[] = {empty, x, empty_bf16, empty}, none[] = {empty, empty_bf16};
+    HostTensor alone(DType::f64, Shape{1}), beside = alone;
+    HostTensor written = HostTensor::of(DType::f64, Shape{1}, {5}), added = written;
+    device.operations().sum_of_squares(device.stream(), {one, alone});
+    device.operations().sum_of_squares(device.stream(), {all, beside});
+    device.operations().sum_of_squares(device.stream(), {none, written});
+    device.operations().sum_of_squares(device.stream(), {none, added, Store::add});
+    EXPECT_TRUE(beside.same_bits(alone));
+    EXPECT_EQ(written.at(0), 0);
+    EXPECT_EQ(added.at(0), 5);
+  });
+}
+
 TEST(SumOfSquares, PassesOnWhatIsNotFinite) {
   for_each_device([](TestDevice& device) {
     for (double bad : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()})

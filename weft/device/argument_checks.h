@@ -5,10 +5,13 @@
 
 #include "weft/device/operations/activation.h"
 #include "weft/device/operations/attention.h"
+#include "weft/device/operations/balance.h"
+#include "weft/device/operations/elementwise.h"
 #include "weft/device/operations/latent.h"
 #include "weft/device/operations/loss.h"
 #include "weft/device/operations/matmul.h"
 #include "weft/device/operations/norms.h"
+#include "weft/device/operations/optimizer.h"
 #include "weft/device/operations/recurrent.h"
 #include "weft/device/operations/router.h"
 #include "weft/device/operations/rows.h"
@@ -47,6 +50,7 @@ void check_arguments(const char* operation, const L2NormBackward& op);
 
 void check_arguments(const char* operation, const SigmoidGate& op);
 void check_arguments(const char* operation, const SigmoidGateBackward& op);
+std::int64_t gated_width(const Tensor& x, const Tensor& gate);  // how many elements of x share a gate
 void check_arguments(const char* operation, const Activation& op);
 void check_arguments(const char* operation, const ActivationBackward& op);
 
@@ -63,5 +67,32 @@ void check_arguments(const char* operation, const RouterBackward& op);  // at le
 void check_arguments(const char* operation, const GroupedMatmul& op);
 void check_arguments(const char* operation, const SumRows& op);  // at least one token
 void check_arguments(const char* operation, const Shift& op);
+
+// argument_checks_products.cc: products, sums and elementwise operations. Any tensor may have no elements.
+void check_arguments(const char* operation, const Matmul& op);
+void check_arguments(const char* operation, const ColumnSum& op);
+void check_arguments(const char* operation, const GroupedColumnSum& op);
+void check_arguments(const char* operation, const GroupedBias& op);
+void check_arguments(const char* operation, const GroupedBiasGradient& op);
+void check_arguments(const char* operation, const GroupedBiasScaleGradient& op);
+void check_arguments(const char* operation, const Add& op);
+void check_arguments(const char* operation, const Cast& op);
+
+// argument_checks_routing.cc: moving rows to experts, and keeping experts busy; also for no tokens
+void check_arguments(const char* operation, const RouteRows& op);
+void check_arguments(const char* operation, const ArrangeRows& op);
+void check_arguments(const char* operation, const GatherRows& op);
+void check_arguments(const char* operation, const CountExperts& op);
+void check_arguments(const char* operation, const DropChoices& op);
+void check_arguments(const char* operation, const BalanceLosses& op);
+void check_arguments(const char* operation, const UpdateExpertBias& op);
+
+// argument_checks_training.cc: the two ends of a model and the optimizer; also for no tokens and empty slabs
+void check_arguments(const char* operation, const Embedding& op);
+void check_arguments(const char* operation, const EmbeddingGradient& op);
+void check_arguments(const char* operation, const CrossEntropy& op);
+void check_arguments(const char* operation, const SumOfSquares& op);
+void check_arguments(const char* operation, const ClipFactor& op);
+void check_arguments(const char* operation, const AdamW& op);
 
 }  // namespace weft

@@ -167,6 +167,10 @@ void check_arguments(const char* operation, const L2NormBackward& op) {
   check_parts(fits, op.forward.x, op.forward.groups);
 }
 
+std::int64_t gated_width(const Tensor& x, const Tensor& gate) {
+  return x.rows() > 0 ? x.columns() / gate.columns() : 1;
+}
+
 void check_arguments(const char* operation, const SigmoidGate& op) {
   const Fits fits(operation);
   fits.alike(op.x, op.y, x_y);

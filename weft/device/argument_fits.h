@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "weft/device/operations/optimizer.h"
 #include "weft/device/refuse.h"
 #include "weft/device/tensor.h"
 
@@ -49,6 +50,13 @@ class Fits {
     (*this)(chunk >= 1, "a chunk has at least one token");
     (*this)(length == 0 || tokens % length == 0, "T is not a multiple of length");
     boundaries(starts, tokens);
+  }
+  void scalar(const Tensor& one) const {
+    (*this)(one.dtype == DType::f32 || one.dtype == DType::f64, "needs its scalars in f32 or f64");
+  }
+  void step_values(const Tensor& values) const {
+    (*this)(values.dtype == DType::f64 && values.shape.elements() >= StepValues::count,
+            "step_values are not f64 [count]");
   }
 
  private:

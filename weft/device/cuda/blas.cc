@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "weft/base/error.h"
+#include "weft/device/argument_checks.h"
 #include "weft/device/cuda/check.h"
 #include "weft/device/cuda/kernels/fingerprint.h"
 #include "weft/device/cuda/table.h"
@@ -309,19 +310,9 @@ bool Blas::multiply(CudaStream& stream, const Matmul& op) {
 }
 
 void matmul(Stream& stream, const Matmul& op) {
-  const auto fits = [](bool condition, const char* why) { require(condition, "matmul", why); };
-  fits(op.a.shape.dims() == 2 && op.b.shape.dims() == 2 && op.c.shape.dims() == 2, "its operands are not matrices");
-  const bool ta = op.transpose_a == Transposed::yes, tb = op.transpose_b == Transposed::yes;
-  const std::int64_t m = op.c.shape[0], n = op.c.shape[1], k = ta ? op.a.shape[0] : op.a.shape[1];
-  fits((ta ? op.a.shape[1] : op.a.shape[0]) == m, "a and c differ in rows");
-  fits((tb ? op.b.shape[0] : op.b.shape[1]) == n, "b and c differ in columns");
-  fits((tb ? op.b.shape[1] : op.b.shape[0]) == k, "a and b differ in the dim that is summed over");
-  fits(!op.bias.given() || op.bias.shape.elements() == n, "bias and c differ in columns");
-  if (op.residual.given()) {
-    fits(op.store == Store::write, "a residual goes only with Store::write");
-    fits(op.residual.dtype == op.c.dtype && op.residual.shape == op.c.shape, "residual and c differ");
-  }
-  if (m == 0 || n == 0) return;
+  check_arguments("matmul", op);
+  if (op.c.shape.elements() == 0) return;
+  const std::int64_t k = op.a.shape[op.transpose_a == Transposed::yes ? 0 : 1];
   CudaStream& s = cuda_stream(stream);
   if (k > 0 && (s.blas().multiply(s, op) || split_matmul(s, op))) return;
   tile_matmul(s, op);

@@ -5,6 +5,7 @@
 #include "weft/device/cpu/kernels/activation_kinds.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 #include "weft/device/cpu/kernels/lane_sum.h"
+#include "weft/device/plain_activation.h"
 
 namespace weft::WEFT_ISA {
 
@@ -51,21 +52,6 @@ Acc plain_gradient_row(const T* x, const T* dy, T* dx, Acc scale, std::int64_t w
       });
 }
 
-// body(kind) for an activation without a gate.
-template <class Body>
-void with_plain_kind(ActivationKind kind, const Body& body) {
-  switch (kind) {
-    case ActivationKind::squared_relu:
-      return body(SquaredRelu{});
-    case ActivationKind::gelu:
-      return body(GeluTanh{});
-    case ActivationKind::gelu_erf:
-      return body(GeluErf{});
-    default:
-      refuse("activation", "of no known kind");
-  }
-}
-
 }  // namespace
 
 void activation(Stream& stream, const Activation& op) {
@@ -86,7 +72,7 @@ void activation(Stream& stream, const Activation& op) {
         run([&](const T* x, T* y, Acc scale) { gated_row(kind, x, y, scale, width); });
       });
     } else {
-      with_plain_kind(op.spec.kind, [&](auto kind) {
+      with_plain_activation<SquaredRelu, GeluTanh, GeluErf>(op.spec.kind, [&](auto kind) {
         run([&](const T* x, T* y, Acc scale) { plain_row<decltype(kind)>(x, y, scale, width); });
       });
     }
@@ -118,7 +104,7 @@ void activation_backward(Stream& stream, const ActivationBackward& op) {
         });
       });
     } else {
-      with_plain_kind(op.spec.kind, [&](auto kind) {
+      with_plain_activation<SquaredRelu, GeluTanh, GeluErf>(op.spec.kind, [&](auto kind) {
         run([&](const T* x, const T* dy, T* dx, Acc scale) {
           return plain_gradient_row<decltype(kind)>(x, dy, dx, scale, width);
         });

@@ -1,4 +1,5 @@
 // arrange_rows: rows received by source and expert, put in the order of expert and source.
+#include "weft/device/argument_checks.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 #include "weft/device/operations/rows.h"
 
@@ -6,13 +7,8 @@ namespace weft::WEFT_ISA {
 
 void arrange_rows(Stream&, const ArrangeRows& op) {
   constexpr const char* name = "arrange_rows";
-  for (const Tensor* tensor : {&op.source_counts, &op.counts, &op.offsets, &op.received_of_row, &op.row_of_received,
-                               &op.rows_in_use, &op.received_in_use})
-    require(tensor->dtype == DType::i32, name, "needs i32 tensors");
-  require(op.source_counts.shape.dims() == 2, name, "source_counts is not [sources, experts]");
+  check_arguments(name, op);
   const std::int64_t sources = op.source_counts.shape[0], experts = op.source_counts.shape[1];
-  require(op.counts.shape.elements() == experts && op.offsets.shape.elements() == experts + 1, name,
-          "counts and offsets do not fit the experts");
   const std::int32_t* from = op.source_counts.as<std::int32_t>();
   std::int32_t* received_of_row = op.received_of_row.as<std::int32_t>();
   std::int32_t* row_of_received = op.row_of_received.as<std::int32_t>();

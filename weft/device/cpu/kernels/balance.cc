@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "weft/device/argument_checks.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 #include "weft/device/operations/optimizer.h"
 
@@ -124,30 +125,16 @@ void losses(Stream& stream, const BalanceLosses& op) {
 
 void count_experts(Stream&, const CountExperts& op) {
   constexpr const char* name = "count_experts";
+  check_arguments(name, op);
   const std::int64_t tokens = op.indices.given() ? op.indices.shape.elements() / op.k : op.scores.rows();
-  require(op.sequences >= 1 && tokens % op.sequences == 0, name, "tokens do not divide into sequences");
-  require(op.counts.shape.elements() % op.sequences == 0 && contiguous(op.counts), name,
-          "counts are not [sequences, E]");
   const std::int64_t experts = op.counts.shape.elements() / op.sequences;
-  require(op.k >= 1 && op.k <= experts, name, "k is not between 1 and the experts");
-  if (op.indices.given())
-    require(op.indices.dtype == DType::i32 && contiguous(op.indices), name, "indices are not contiguous i32");
-  else
-    require(columns_of(op.scores) == experts, name, "scores are not [T, E]");
-  require(!op.before.given() || (op.before.dtype == op.counts.dtype &&
-                                 op.before.shape.elements() == op.counts.shape.elements() && contiguous(op.before)),
-          name, "before is not like counts");
   with_accumulator(name, op.counts.dtype,
                    [&](auto type) { count<typename decltype(type)::type>(op, tokens, experts); });
 }
 
 void drop_choices(Stream&, const DropChoices& op) {
   constexpr const char* name = "drop_choices";
-  for (const Tensor* tensor : {&op.indices, &op.kept})
-    require(tensor->dtype == DType::i32 && contiguous(*tensor), name, "needs contiguous i32 indices");
-  require(same_size(op.indices, op.kept) && same_size(op.indices, op.weights) && contiguous(op.weights), name,
-          "indices, weights and kept are not all [T, k]");
-  require(op.capacity >= 0, name, "the capacity is negative");
+  check_arguments(name, op);
   const std::int64_t slots = op.indices.shape.elements(), experts = op.experts;
   const std::int32_t* indices = op.indices.as<std::int32_t>();
   std::int32_t* kept = op.kept.as<std::int32_t>();
@@ -181,24 +168,14 @@ void drop_choices(Stream&, const DropChoices& op) {
 
 void balance_losses(Stream& stream, const BalanceLosses& op) {
   constexpr const char* name = "balance_losses";
-  require(same_size(op.scores, op.dlogits) && op.scores.dtype == op.dlogits.dtype, name,
-          "scores and dlogits differ in shape or dtype");
-  require(op.scale.given() && op.scale.dtype == DType::f64, name, "the scale is not f64");
-  require(op.sequences >= 1 && op.scores.rows() % op.sequences == 0, name, "tokens do not divide into sequences");
-  require(!op.counts.given() || (op.counts.dtype == DType::f64 && contiguous(op.counts) &&
-                                 op.counts.shape.elements() == op.sequences * columns_of(op.scores)),
-          name, "counts are not f64 [sequences, E]");
-  require(op.z_coefficient == 0 || (same_size(op.scores, op.logits) && op.logits.dtype == op.scores.dtype), name,
-          "logits are not like scores");
+  check_arguments(name, op);
   with_accumulator(name, op.scores.dtype, [&](auto type) { losses<typename decltype(type)::type>(stream, op); });
 }
 
 void update_expert_bias(Stream&, const UpdateExpertBias& op) {
   constexpr const char* name = "update_expert_bias";
   const std::int64_t experts = op.bias.shape.elements();
-  require(op.counts.dtype == DType::f64 && op.counts.shape.elements() == experts, name, "counts are not f64 [E]");
-  require(op.step_values.dtype == DType::f64 && op.step_values.shape.elements() >= StepValues::count, name,
-          "step_values are not f64 [count]");
+  check_arguments(name, op);
   if (op.step_values.as<double>()[StepValues::finite] == 0) return;
   const double* counts = op.counts.as<double>();
   double sum = 0;

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <limits>
 
+#include "weft/device/argument_checks.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 #include "weft/device/cpu/kernels/lane_sum.h"
 #include "weft/device/operations/loss.h"
@@ -58,8 +59,6 @@ void run(Stream& stream, const CrossEntropy& op) {
   using Acc = Accumulator<L>;
   constexpr const char* name = "cross_entropy";
   const std::int64_t rows = op.logits.rows(), columns = columns_of(op.logits), vocabulary = op.vocabulary;
-  require(op.loss.dtype == dtype_of<Acc>() && (!op.row_losses.given() || op.row_losses.dtype == dtype_of<Acc>()), name,
-          "the losses are not acc");
   const std::int32_t* labels = op.labels.as<std::int32_t>();
   Acc* row_losses = optional<Acc>(op.row_losses);
   const double scale = read_scalar(name, op.scale);
@@ -90,12 +89,7 @@ void run(Stream& stream, const CrossEntropy& op) {
 
 void cross_entropy(Stream& stream, const CrossEntropy& op) {
   constexpr const char* name = "cross_entropy";
-  require(op.logits.rows() == 0 || (op.vocabulary >= 1 && op.vocabulary <= columns_of(op.logits)), name,
-          "the vocabulary exceeds the logits' columns");
-  require(op.labels.dtype == DType::i32 && op.labels.shape.elements() == op.logits.rows(), name,
-          "labels are not i32 [S]");
-  require(!op.row_losses.given() || op.row_losses.shape.elements() == op.logits.rows(), name, "row_losses are not [S]");
-  require(!op.dlogits.given() || same_size(op.logits, op.dlogits), name, "logits and dlogits differ in shape");
+  check_arguments(name, op);
   with_storage(name, op.logits.dtype, [&](auto type) {
     using L = typename decltype(type)::type;
     if (!op.dlogits.given() || op.dlogits.dtype == op.logits.dtype) return run<L, L>(stream, op);

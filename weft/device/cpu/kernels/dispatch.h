@@ -82,10 +82,6 @@ inline std::int64_t used_rows(const char* operation, const Tensor& rows_in_use, 
   return used;
 }
 
-inline bool same_size(const Tensor& a, const Tensor& b) {
-  return a.rows() == b.rows() && a.shape.elements() == b.shape.elements();
-}
-
 // A piece of work below this many elements is not worth a second thread.
 constexpr std::int64_t elements_a_thread = 16384;
 // Ranges of elements begin at multiples of this, so that an element meets the same instructions (a vector or the

@@ -3,6 +3,7 @@
 
 #include <initializer_list>
 
+#include "weft/device/argument_checks.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 
 namespace weft::WEFT_ISA {
@@ -90,7 +91,7 @@ void with_number(const char* operation, DType dtype, const Body& body) {
 }  // namespace
 
 void add(Stream& stream, const Add& op) {
-  require(same_size(op.a, op.y) && same_size(op.b, op.y), "add", "a, b and y differ in shape");
+  check_arguments("add", op);
   if (op.y.dtype == DType::f64) {
     require(op.a.dtype == DType::f64 && op.b.dtype == DType::f64, "add", "its tensors' dtypes do not go together");
     return add_typed<double, double, double>(stream, op);
@@ -105,7 +106,7 @@ void add(Stream& stream, const Add& op) {
 }
 
 void cast(Stream& stream, const Cast& op) {
-  require(same_size(op.x, op.y), "cast", "x and y differ in shape");
+  check_arguments("cast", op);
   with_number("cast", op.x.dtype, [&](auto x) {
     with_number("cast", op.y.dtype,
                 [&](auto y) { cast_typed<typename decltype(x)::type, typename decltype(y)::type>(stream, op); });

@@ -66,11 +66,9 @@ void add_columns(const EmbeddingGradient& op, const Key* keys, std::int64_t coun
 }  // namespace
 
 void embedding(Stream& stream, const Embedding& op) {
-  const std::int64_t rows = op.y.rows();
+  check_arguments("embedding", op);
+  const std::int64_t rows = op.y.rows(), columns = columns_of(op.y);
   if (rows == 0) return;
-  const std::int64_t columns = columns_of(op.y);
-  require(op.tokens.dtype == DType::i32 && op.tokens.shape.elements() == rows, "embedding", "tokens are not i32 [T]");
-  require(columns_of(op.weight) == columns, "embedding", "weight and y differ in columns");
   const std::int32_t* tokens = op.tokens.as<std::int32_t>();
   with_storage_and("embedding", op.weight.dtype, op.y.dtype, [&](auto w, auto t) {
     using W = typename decltype(w)::type;
@@ -96,8 +94,7 @@ void embedding_gradient(Stream& stream, const EmbeddingGradient& op) {
   constexpr const char* name = "embedding_gradient";
   const std::int64_t tokens = op.tokens.shape.elements(), vocabulary = op.dweight.rows();
   const std::int64_t columns = columns_of(op.dweight);
-  require(op.tokens.dtype == DType::i32 && op.dy.rows() == tokens, name, "tokens are not i32 [T]");
-  require(tokens == 0 || columns_of(op.dy) == columns, name, "dweight and dy differ in columns");
+  check_arguments(name, op);
   Key* keys = static_cast<Key*>(thread_scratch(2 * static_cast<std::size_t>(tokens) * sizeof(Key)));
   std::int64_t count = 0;
   for (std::int64_t t = 0; t < tokens; ++t) {
@@ -108,11 +105,11 @@ void embedding_gradient(Stream& stream, const EmbeddingGradient& op) {
   const Key* sorted = sort_by_token(keys, keys + tokens, count, vocabulary);
   constexpr std::int64_t unit = 32;
   const std::int64_t units = (columns + unit - 1) / unit;
-  const std::int64_t elements_a_unit = unit * (tokens + (op.store == Store::write ? vocabulary : 0));
+  const std::int64_t elements_per_unit = unit * (tokens + (op.store == Store::write ? vocabulary : 0));
   with_storage_and(name, op.dy.dtype, op.dweight.dtype, [&](auto t, auto g) {
     using T = typename decltype(t)::type;
     using G = typename decltype(g)::type;
-    split_rows(stream, units, elements_a_unit, [&](std::int64_t begin, std::int64_t end) {
+    split_rows(stream, units, elements_per_unit, [&](std::int64_t begin, std::int64_t end) {
       add_columns<T, G>(op, sorted, count, begin * unit, std::min(end * unit, columns));
     });
   });

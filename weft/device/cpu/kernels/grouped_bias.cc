@@ -1,6 +1,7 @@
 // Biases of rows that carry a weight: grouped_bias and its two gradients.
 #include <array>
 
+#include "weft/device/argument_checks.h"
 #include "weft/device/cpu/kernels/column_sums.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 #include "weft/device/cpu/kernels/lane_sum.h"
@@ -14,13 +15,8 @@ struct GroupRows {
   const std::int32_t *counts, *offsets;
   std::int64_t groups, rows = 0;  // rows: of all groups
 
-  GroupRows(const char* name, const Groups& given, const Tensor& bias, const Tensor& matrix, const Tensor& scale)
+  GroupRows(const char* name, const Groups& given, const Tensor& bias, const Tensor& matrix)
       : counts(given.counts.as<std::int32_t>()), offsets(given.offsets.as<std::int32_t>()), groups(bias.rows()) {
-    require(given.counts.shape.elements() == groups && given.counts.dtype == DType::i32 &&
-                given.offsets.dtype == DType::i32,
-            name, "counts or offsets do not fit the bias's groups");
-    require(matrix.rows() == 0 || columns_of(matrix) == columns_of(bias), name, "the bias does not have the columns");
-    require(scale.shape.elements() == matrix.rows(), name, "there must be one scale per row");
     for (std::int64_t g = 0; g < groups; ++g) {
       require(counts[g] >= 0 && offsets[g] >= 0 && offsets[g] + counts[g] <= matrix.rows(), name,
               "a group outside of the rows");
@@ -55,13 +51,13 @@ void add_scaled_rows(const Tensor& x, const Acc* scale, Acc* sums, std::int64_t 
 
 void grouped_bias(Stream& stream, const GroupedBias& op) {
   constexpr const char* name = "grouped_bias";
-  const GroupRows rows(name, op.groups, op.bias, op.y, op.scale);
+  check_arguments(name, op);
+  const GroupRows rows(name, op.groups, op.bias, op.y);
   const std::int64_t columns = columns_of(op.bias);
   with_storage_and(name, op.y.dtype, op.bias.dtype, [&](auto t, auto u) {
     using T = typename decltype(t)::type;
     using B = typename decltype(u)::type;
     using Acc = Accumulator<T>;
-    require(op.scale.dtype == dtype_of<Acc>(), name, "scale is not of the accumulator's dtype");
     split_rows(stream, rows.rows, columns, [&](std::int64_t begin, std::int64_t end) {
       rows.each_row(begin, end, [&](std::int64_t g, std::int64_t r) {
         T* __restrict y = row<T>(op.y, r);
@@ -77,14 +73,14 @@ void grouped_bias(Stream& stream, const GroupedBias& op) {
 // Every thread takes some columns of all groups, as grouped_column_sum does.
 void grouped_bias_gradient(Stream& stream, const GroupedBiasGradient& op) {
   constexpr const char* name = "grouped_bias_gradient";
-  const GroupRows rows(name, op.groups, op.dbias, op.dy, op.scale);
+  check_arguments(name, op);
+  const GroupRows rows(name, op.groups, op.dbias, op.dy);
   const std::int64_t columns = columns_of(op.dbias);
   constexpr std::int64_t unit = 64;
   with_storage_and(name, op.dy.dtype, op.dbias.dtype, [&](auto t, auto u) {
     using T = typename decltype(t)::type;
     using B = typename decltype(u)::type;
     using Acc = Accumulator<T>;
-    require(op.scale.dtype == dtype_of<Acc>(), name, "scale is not of the accumulator's dtype");
     split_rows(stream, (columns + unit - 1) / unit, (rows.rows + rows.groups) * unit,
                [&](std::int64_t begin, std::int64_t end) {
                  std::array<Acc, unit> total, chunk;
@@ -111,13 +107,13 @@ void grouped_bias_gradient(Stream& stream, const GroupedBiasGradient& op) {
 
 void grouped_bias_scale_gradient(Stream& stream, const GroupedBiasScaleGradient& op) {
   constexpr const char* name = "grouped_bias_scale_gradient";
-  const GroupRows rows(name, op.groups, op.bias, op.dy, op.dscale);
+  check_arguments(name, op);
+  const GroupRows rows(name, op.groups, op.bias, op.dy);
   const std::int64_t columns = columns_of(op.bias);
   with_storage_and(name, op.dy.dtype, op.bias.dtype, [&](auto t, auto u) {
     using T = typename decltype(t)::type;
     using B = typename decltype(u)::type;
     using Acc = Accumulator<T>;
-    require(op.dscale.dtype == dtype_of<Acc>(), name, "dscale is not of the accumulator's dtype");
     split_rows(stream, rows.rows, columns, [&](std::int64_t begin, std::int64_t end) {
       rows.each_row(begin, end, [&](std::int64_t g, std::int64_t r) {
         const T* dy = row<T>(op.dy, r);

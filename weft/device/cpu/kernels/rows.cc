@@ -13,18 +13,14 @@ namespace weft::WEFT_ISA {
 // The result does not depend on the number of parts.
 void route_rows(Stream& stream, const RouteRows& op) {
   constexpr const char* name = "route_rows";
-  constexpr std::int64_t slots_a_part = 8192;
-  for (const Tensor* tensor : {&op.indices, &op.counts, &op.offsets, &op.row_of_slot, &op.slot_of_row})
-    require(tensor->dtype == DType::i32 && contiguous(*tensor), name, "needs contiguous i32 tensors");
+  constexpr std::int64_t slots_per_part = 8192;
+  check_arguments(name, op);
   const std::int64_t slots = op.indices.shape.elements(), experts = op.counts.shape.elements();
-  require(op.offsets.shape.elements() == experts + 1, name, "offsets are not [E + 1]");
-  require(op.row_of_slot.shape.elements() == slots, name, "row_of_slot is not [T, k]");
-  require(op.alignment >= 1, name, "the alignment is not positive");
   const std::int32_t* indices = op.indices.as<std::int32_t>();
   std::int32_t* row_of_slot = op.row_of_slot.as<std::int32_t>();
   std::int32_t* slot_of_row = op.slot_of_row.as<std::int32_t>();
 
-  const std::int64_t parts = std::clamp<std::int64_t>(slots / slots_a_part, 1, team_of(stream).size());
+  const std::int64_t parts = std::clamp<std::int64_t>(slots / slots_per_part, 1, team_of(stream).size());
   auto* next =
       static_cast<std::int32_t*>(thread_scratch(static_cast<std::size_t>(parts * experts) * sizeof(std::int32_t)));
   const auto for_each_part = [&](const auto& work) {  // work(the part's numbers by expert, first slot, end)
@@ -59,10 +55,7 @@ void route_rows(Stream& stream, const RouteRows& op) {
     for (; at < row_count; ++at) slot_of_row[at] = -1;
   }
   op.offsets.as<std::int32_t>()[experts] = static_cast<std::int32_t>(row_count);
-  if (op.rows_in_use.given()) {
-    require(op.rows_in_use.dtype == DType::i32, name, "rows_in_use is not i32");
-    *op.rows_in_use.as<std::int32_t>() = static_cast<std::int32_t>(row_count);
-  }
+  if (op.rows_in_use.given()) *op.rows_in_use.as<std::int32_t>() = static_cast<std::int32_t>(row_count);
 
   for_each_part([&](std::int32_t* place, std::int64_t first, std::int64_t last) {
     for (std::int64_t slot = first; slot < last; ++slot) {
@@ -145,11 +138,8 @@ void sum_one_row(const SumRows& op, std::int64_t t, std::int64_t choices, std::i
 
 void gather_rows(Stream& stream, const GatherRows& op) {
   constexpr const char* name = "gather_rows";
+  check_arguments(name, op);
   const std::int64_t rows = used_rows(name, op.rows_in_use, op.y.rows()), columns = columns_of(op.y);
-  require(op.x.dtype == op.y.dtype && (op.x.rows() == 0 || columns_of(op.x) == columns), name,
-          "x and y differ in columns or dtype");
-  require(op.index.dtype == DType::i32 && op.index.shape.elements() >= rows && op.divisor >= 1, name,
-          "the index is not i32 [rows]");
   split_rows(stream, rows, columns, [&](std::int64_t begin, std::int64_t end) {
     const std::size_t size = columns == 1 ? size_of(op.y.dtype) : 0;
     if (size == 4)

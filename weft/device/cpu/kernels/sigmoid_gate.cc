@@ -7,19 +7,10 @@
 
 namespace weft::WEFT_ISA {
 
-namespace {
-
-// The width of a part.
-std::int64_t width_of(const Tensor& x, const Tensor& gate) {
-  return x.rows() > 0 ? columns_of(x) / columns_of(gate) : 1;
-}
-
-}  // namespace
-
 void sigmoid_gate(Stream& stream, const SigmoidGate& op) {
   constexpr const char* name = "sigmoid_gate";
   check_arguments(name, op);
-  const std::int64_t width = width_of(op.x, op.gate), parts = columns_of(op.gate);
+  const std::int64_t width = gated_width(op.x, op.gate), parts = columns_of(op.gate);
   with_storage(name, op.x.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     split_rows(stream, op.x.rows(), 2 * columns_of(op.x), [&](std::int64_t begin, std::int64_t end) {
@@ -44,7 +35,7 @@ void sigmoid_gate(Stream& stream, const SigmoidGate& op) {
 void sigmoid_gate_backward(Stream& stream, const SigmoidGateBackward& op) {
   constexpr const char* name = "sigmoid_gate_backward";
   check_arguments(name, op);
-  const std::int64_t width = width_of(op.x, op.gate), parts = columns_of(op.gate);
+  const std::int64_t width = gated_width(op.x, op.gate), parts = columns_of(op.gate);
   with_storage(name, op.x.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     using Acc = Accumulator<T>;

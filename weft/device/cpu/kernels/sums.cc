@@ -1,6 +1,7 @@
 // column_sum, grouped_column_sum, sum_of_squares.
 #include <array>
 
+#include "weft/device/argument_checks.h"
 #include "weft/device/cpu/kernels/column_sums.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 #include "weft/device/cpu/kernels/lane_sum.h"
@@ -62,9 +63,9 @@ double squares(const T* x, std::int64_t count) {
 }  // namespace
 
 void column_sum(Stream& stream, const ColumnSum& op) {
+  check_arguments("column_sum", op);
   const std::int64_t rows = used_rows("column_sum", op.rows_in_use, op.x.rows());
   const std::int64_t columns = op.y.shape.elements();
-  require(op.x.rows() == 0 || columns_of(op.x) == columns, "column_sum", "y does not have x's columns");
   with_storage_and("column_sum", op.x.dtype, op.y.dtype, [&](auto t, auto u) {
     using T = typename decltype(t)::type;
     using Y = typename decltype(u)::type;
@@ -80,10 +81,7 @@ void column_sum(Stream& stream, const ColumnSum& op) {
 void grouped_column_sum(Stream& stream, const GroupedColumnSum& op) {
   constexpr const char* name = "grouped_column_sum";
   const std::int64_t groups = op.y.rows(), columns = columns_of(op.y);
-  require(op.groups.counts.shape.elements() == groups && op.groups.counts.dtype == DType::i32 &&
-              op.groups.offsets.dtype == DType::i32,
-          name, "counts or offsets do not fit y's groups");
-  require(op.x.rows() == 0 || columns_of(op.x) == columns, name, "y does not have x's columns");
+  check_arguments(name, op);
   const std::int32_t* counts = op.groups.counts.as<std::int32_t>();
   const std::int32_t* offsets = op.groups.offsets.as<std::int32_t>();
   std::int64_t rows = 0;
@@ -110,12 +108,9 @@ void grouped_column_sum(Stream& stream, const GroupedColumnSum& op) {
 void sum_of_squares(Stream& stream, const SumOfSquares& op) {
   constexpr const char* name = "sum_of_squares";
   constexpr std::int64_t parts = 64, block = 8192;
-  require(op.out.dtype == DType::f64, name, "its result is f64");
+  check_arguments(name, op);
   std::int64_t blocks = 0;
-  for (const Tensor& x : op.x) {
-    require(contiguous(x), name, "needs contiguous tensors");
-    blocks += (x.shape.elements() + block - 1) / block;
-  }
+  for (const Tensor& x : op.x) blocks += (x.shape.elements() + block - 1) / block;
   std::array<double, parts> sums{};
   split(stream, parts, std::max<std::int64_t>(parts * 4 / std::max<std::int64_t>(blocks, 1), 1),
         [&](std::int64_t begin, std::int64_t end) {

@@ -5,6 +5,7 @@
 #include "weft/device/cuda/kernels/reduce.cuh"
 #include "weft/device/cuda/table.h"
 #include "weft/device/operations/activation.h"
+#include "weft/device/plain_activation.h"
 
 namespace weft::cuda {
 
@@ -138,21 +139,6 @@ __global__ void __launch_bounds__(32 * warps) backward_short_rows(F f, Gradient<
   if (threadIdx.x % 32 == 0) p.dscales[r] = sum;
 }
 
-// body(kind) for an activation without a gate.
-template <class Body>
-void with_plain_kind(ActivationKind kind, const Body& body) {
-  switch (kind) {
-    case ActivationKind::squared_relu:
-      return body(SquaredRelu{});
-    case ActivationKind::gelu:
-      return body(GeluTanh{});
-    case ActivationKind::gelu_erf:
-      return body(GeluErf{});
-    default:
-      refuse("activation", "of no known kind");
-  }
-}
-
 }  // namespace
 
 void activation(Stream& stream, const Activation& op) {
@@ -179,7 +165,7 @@ void activation(Stream& stream, const Activation& op) {
               <<<grid, block, 0, cuda_stream(stream).handle()>>>(kind, x, y, scales, rows, width, in_use);
           launched(name);
         });
-      with_plain_kind(op.spec.kind, [&](auto kind) {
+      with_plain_activation<SquaredRelu, GeluTanh, GeluErf>(op.spec.kind, [&](auto kind) {
         launch_over_rows(name, cuda_stream(stream), PlainForward<decltype(kind), V, T>{x, y, scales}, rows, width / V,
                          in_use);
       });
@@ -216,7 +202,8 @@ void activation_backward(Stream& stream, const ActivationBackward& op) {
       };
       if (op.spec.gated())
         return with_gated_kind<T>(op.spec, [&](auto kind) { run(GatedBackward<decltype(kind), V, T>{kind}); });
-      with_plain_kind(op.spec.kind, [&](auto kind) { run(PlainBackward<decltype(kind), V, T>{}); });
+      with_plain_activation<SquaredRelu, GeluTanh, GeluErf>(
+          op.spec.kind, [&](auto kind) { run(PlainBackward<decltype(kind), V, T>{}); });
     });
   });
 }

@@ -1,4 +1,5 @@
 // count_experts, drop_choices, balance_losses, update_expert_bias.
+#include "weft/device/argument_checks.h"
 #include "weft/device/cuda/kernels/launch.cuh"
 #include "weft/device/cuda/kernels/reduce.cuh"
 #include "weft/device/cuda/table.h"
@@ -172,19 +173,11 @@ void with_count(const char* name, DType dtype, const Body& body) {
 
 void count_experts(Stream& stream, const CountExperts& op) {
   constexpr const char* name = "count_experts";
+  check_arguments(name, op);
   const std::int64_t tokens = op.indices.given() ? op.indices.shape.elements() / op.k : op.scores.rows();
-  require(op.sequences >= 1 && tokens % op.sequences == 0, name, "tokens do not divide into sequences");
-  require(op.counts.shape.elements() % op.sequences == 0 && op.counts.contiguous(), name,
-          "counts are not [sequences, E]");
   const std::int64_t experts = op.counts.shape.elements() / op.sequences;
-  require(op.k >= 1 && op.k <= experts && experts <= 4096, name, "k is not between 1 and the experts (at most 4096)");
-  if (op.indices.given())
-    require(op.indices.dtype == DType::i32 && op.indices.contiguous(), name, "indices are not contiguous i32");
-  else
-    require(columns_of(op.scores) == experts && op.scores.dtype == DType::f32, name, "scores are not f32 [T, E]");
-  require(!op.before.given() || (op.before.dtype == op.counts.dtype &&
-                                 op.before.shape.elements() == op.counts.shape.elements() && op.before.contiguous()),
-          name, "before is not like counts");
+  require(experts <= 4096, name, "more than 4096 experts");
+  require(op.indices.given() || op.scores.dtype == DType::f32, name, "needs f32 scores on a GPU");
   const auto e = static_cast<std::size_t>(experts);
   const std::size_t shared = (e + warps * ((e + 31) / 32)) * sizeof(int);
   with_count(name, op.counts.dtype, [&](auto type) {
@@ -199,13 +192,10 @@ void count_experts(Stream& stream, const CountExperts& op) {
 
 void drop_choices(Stream& stream, const DropChoices& op) {
   constexpr const char* name = "drop_choices";
-  for (const Tensor* tensor : {&op.indices, &op.kept})
-    require(tensor->dtype == DType::i32 && tensor->contiguous(), name, "needs contiguous i32 indices");
-  require(same_size(op.indices, op.kept) && same_size(op.indices, op.weights) && op.weights.contiguous() &&
-              op.weights.dtype == DType::f32,
-          name, "indices, f32 weights and kept are not all [T, k]");
+  check_arguments(name, op);
+  require(op.weights.dtype == DType::f32, name, "needs f32 weights on a GPU");
   const std::int64_t slots = op.indices.shape.elements();
-  require(op.capacity >= 0 && slots < 1 << 30, name, "the capacity is negative, or there are too many slots");
+  require(slots < 1 << 30, name, "a billion slots or more");
   if (slots == 0) return;
   drop_kernel<<<static_cast<unsigned>(divide_up(slots, threads)), threads, 0, cuda_stream(stream).handle()>>>(
       op.indices.as<std::int32_t>(), op.weights.as<float>(), op.kept.as<std::int32_t>(), static_cast<int>(slots),
@@ -216,15 +206,9 @@ void drop_choices(Stream& stream, const DropChoices& op) {
 void balance_losses(Stream& stream, const BalanceLosses& op) {
   constexpr const char* name = "balance_losses";
   const std::int64_t tokens = op.scores.rows(), experts = columns_of(op.scores);
-  require(same_size(op.scores, op.dlogits) && op.scores.dtype == DType::f32 && op.dlogits.dtype == DType::f32, name,
-          "scores and dlogits are not f32 of one shape");
-  require(op.scale.given() && op.scale.dtype == DType::f64, name, "the scale is not f64");
-  require(op.sequences >= 1 && tokens % op.sequences == 0, name, "tokens do not divide into sequences");
-  require(!op.counts.given() || (op.counts.dtype == DType::f64 && op.counts.contiguous() &&
-                                 op.counts.shape.elements() == op.sequences * experts),
-          name, "counts are not f64 [sequences, E]");
+  check_arguments(name, op);
+  require(op.scores.dtype == DType::f32, name, "needs f32 scores on a GPU");
   const bool balances = op.counts.given(), z = op.z_coefficient != 0;
-  require(!z || (same_size(op.scores, op.logits) && op.logits.dtype == DType::f32), name, "logits are not like scores");
   if (tokens == 0) return;
   CudaStream& s = cuda_stream(stream);
   double* losses = s.scratch_of<double>(2 * tokens + (op.sequences * experts + 1) / 2);
@@ -261,9 +245,7 @@ void balance_losses(Stream& stream, const BalanceLosses& op) {
 void update_expert_bias(Stream& stream, const UpdateExpertBias& op) {
   constexpr const char* name = "update_expert_bias";
   const std::int64_t experts = op.bias.shape.elements();
-  require(op.counts.dtype == DType::f64 && op.counts.shape.elements() == experts, name, "counts are not f64 [E]");
-  require(op.step_values.dtype == DType::f64 && op.step_values.shape.elements() >= StepValues::count, name,
-          "step_values are not f64 [count]");
+  check_arguments(name, op);
   with_count(name, op.bias.dtype, [&](auto type) {
     using B = typename decltype(type)::type;
     bias_kernel<B><<<1, threads, 0, cuda_stream(stream).handle()>>>(

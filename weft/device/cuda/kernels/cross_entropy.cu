@@ -3,6 +3,7 @@
 
 #include <cooperative_groups.h>
 
+#include "weft/device/argument_checks.h"
 #include "weft/device/cuda/kernels/launch_hopper.cuh"
 #include "weft/device/cuda/kernels/quick.cuh"
 #include "weft/device/cuda/kernels/reduce.cuh"
@@ -195,15 +196,9 @@ __global__ void add_losses(const double* losses, std::int64_t rows, const void* 
 void cross_entropy(Stream& stream, const CrossEntropy& op) {
   constexpr const char* name = "cross_entropy";
   const std::int64_t rows = op.logits.rows(), columns = columns_of(op.logits);
-  require(rows == 0 || (op.vocabulary >= 1 && op.vocabulary <= columns), name,
-          "the vocabulary exceeds the logits' columns");
+  check_arguments(name, op);
   require(columns < std::int64_t{1} << 30, name, "more than a billion columns");
-  require(op.labels.dtype == DType::i32 && op.labels.shape.elements() == rows, name, "labels are not i32 [S]");
-  require(op.logits.dtype == DType::f32 && op.loss.dtype == DType::f32, name, "needs f32 logits and loss on a GPU");
-  require(!op.row_losses.given() || (op.row_losses.dtype == DType::f32 && op.row_losses.shape.elements() == rows), name,
-          "row_losses are not f32 [S]");
-  require(!op.dlogits.given() || same_size(op.logits, op.dlogits), name, "logits and dlogits differ in shape");
-  require(op.scale.dtype == DType::f32 || op.scale.dtype == DType::f64, name, "needs its scale in f32 or f64");
+  require(op.logits.dtype == DType::f32, name, "needs f32 logits on a GPU");
   CudaStream& s = cuda_stream(stream);
   double* losses = s.scratch_of<double>(std::max<std::int64_t>(rows, 1));
   const bool single = op.scale.dtype == DType::f32;

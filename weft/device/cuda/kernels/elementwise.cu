@@ -1,4 +1,5 @@
 // add, cast, fill.
+#include "weft/device/argument_checks.h"
 #include "weft/device/cuda/kernels/launch.cuh"
 #include "weft/device/cuda/table.h"
 #include "weft/device/operations/elementwise.h"
@@ -88,7 +89,7 @@ bool is_model_type(DType dtype) { return dtype == DType::f32 || dtype == DType::
 }  // namespace
 
 void add(Stream& stream, const Add& op) {
-  require(same_size(op.a, op.y) && same_size(op.b, op.y), "add", "a, b and y differ in shape");
+  check_arguments("add", op);
   const Extent e = extent_of({&op.y, &op.a, &op.b});
   with_storage("add", op.a.dtype, [&](auto a) {
     with_storage("add", op.b.dtype, [&](auto b) {
@@ -108,7 +109,7 @@ void add(Stream& stream, const Add& op) {
 }
 
 void cast(Stream& stream, const Cast& op) {
-  require(same_size(op.x, op.y), "cast", "x and y differ in shape");
+  check_arguments("cast", op);
   const Extent e = extent_of({&op.y, &op.x});
   if (is_model_type(op.x.dtype) && is_model_type(op.y.dtype)) {
     with_storage("cast", op.x.dtype, [&](auto x) {

@@ -1,5 +1,6 @@
 // embedding_gradient: the first occurrence of a token finds the others and adds up their rows, in their order. Looking
 // for them costs T^2 comparisons in all, which is little next to the rows for any micro-batch that fits a GPU.
+#include "weft/device/argument_checks.h"
 #include "weft/device/cuda/kernels/launch.cuh"
 #include "weft/device/cuda/kernels/reduce.cuh"
 #include "weft/device/cuda/table.h"
@@ -72,9 +73,8 @@ __global__ void add_tokens(const std::int32_t* tokens, std::int64_t count, Rows<
 
 void embedding_gradient(Stream& stream, const EmbeddingGradient& op) {
   constexpr const char* name = "embedding_gradient";
+  check_arguments(name, op);
   const std::int64_t tokens = op.tokens.shape.elements(), columns = columns_of(op.dweight);
-  require(op.tokens.dtype == DType::i32 && op.dy.rows() == tokens, name, "tokens are not i32 [T]");
-  require(tokens == 0 || columns_of(op.dy) == columns, name, "dweight and dy differ in columns");
   if (op.store == Store::write) fill(stream, {op.dweight, 0});
   if (tokens == 0 || columns == 0) return;
   with_storage_and(name, op.dy.dtype, op.dweight.dtype, [&](auto t, auto u) {

@@ -49,10 +49,6 @@ inline std::int64_t columns_of(const Tensor& tensor) {
   return tensor.rows() > 0 ? tensor.shape.elements() / tensor.rows() : 0;
 }
 
-inline bool same_size(const Tensor& a, const Tensor& b) {
-  return a.rows() == b.rows() && a.shape.elements() == b.shape.elements();
-}
-
 inline const std::int32_t* in_use_of(const char* operation, const Tensor& rows_in_use) {
   require(!rows_in_use.given() || rows_in_use.dtype == DType::i32, operation, "rows_in_use is not i32");
   return optional<const std::int32_t>(rows_in_use);

@@ -1,4 +1,5 @@
 // sum_of_squares, clip_factor, adamw. Lists of tensors travel as parameters of the kernel: one launch for all of them.
+#include "weft/device/argument_checks.h"
 #include "weft/device/cuda/kernels/adamw_resident.cuh"
 #include "weft/device/cuda/kernels/launch.cuh"
 #include "weft/device/cuda/kernels/reduce.cuh"
@@ -118,28 +119,14 @@ struct UpdateLaunch {
   }
 };
 
-void check(const AdamSlab& slab) {
-  require(slab.m.dtype == DType::f32 && slab.v.dtype == DType::f32, "adamw", "m or v are not f32");
-  const bool split = slab.weight.dtype == DType::bf16;
-  require(slab.remainder.given() == split && (!split || slab.remainder.dtype == DType::i16), "adamw",
-          "bf16 weights have remainders of i16, others none");
-  const std::int64_t count = slab.weight.shape.elements();
-  for (const Tensor* tensor : {&slab.weight, &slab.remainder, &slab.m, &slab.v, &slab.gradient})
-    require(!tensor->given() || (tensor->shape.elements() == count && tensor->contiguous()), "adamw",
-            "a slab's tensors differ in length or are not contiguous");
-  for (const Tensor* tensor : {&slab.weight, &slab.gradient})
-    require(tensor->dtype == DType::f32 || tensor->dtype == DType::bf16, "adamw", "needs f32 or bf16 on a GPU");
-}
-
 }  // namespace
 
 void sum_of_squares(Stream& stream, const SumOfSquares& op) {
   constexpr const char* name = "sum_of_squares";
-  require(op.out.dtype == DType::f64, name, "its result is f64");
+  check_arguments(name, op);
   std::int64_t blocks = 0;
   for (const Tensor& x : op.x) {
-    require(x.contiguous() && (x.dtype == DType::f32 || x.dtype == DType::bf16), name,
-            "needs contiguous tensors of f32 or bf16");
+    require(x.dtype == DType::f32 || x.dtype == DType::bf16, name, "needs f32 or bf16 on a GPU");
     blocks += divide_up(x.shape.elements(), squares_a_block);
   }
   CudaStream& s = cuda_stream(stream);
@@ -161,11 +148,7 @@ void sum_of_squares(Stream& stream, const SumOfSquares& op) {
 
 void clip_factor(Stream& stream, const ClipFactor& op) {
   constexpr const char* name = "clip_factor";
-  require(!op.sum.given() || op.sum.dtype == DType::f64, name, "the sum is not f64");
-  require(op.step_values.dtype == DType::f64 && op.step_values.shape.elements() >= StepValues::count, name,
-          "step_values are not f64 [count]");
-  require(!op.loss.given() || op.loss.dtype == DType::f32 || op.loss.dtype == DType::f64, name,
-          "the loss is neither f32 nor f64");
+  check_arguments(name, op);
   clip_kernel<<<1, 1, 0, cuda_stream(stream).handle()>>>(
       optional<const double>(op.sum), op.sum.given() ? op.sum.shape.elements() : 0, optional<const void>(op.loss),
       op.loss.dtype == DType::f32, op.step_values.as<double>(), op.limit);
@@ -173,14 +156,14 @@ void clip_factor(Stream& stream, const ClipFactor& op) {
 }
 
 void adamw(Stream& stream, const AdamW& op) {
-  require(op.step_values.dtype == DType::f64 && op.step_values.shape.elements() >= StepValues::count, "adamw",
-          "step_values are not f64 [count]");
+  check_arguments("adamw", op);
+  for (const AdamSlab& slab : op.slabs)
+    require(slab.weight.dtype == DType::f32 || slab.weight.dtype == DType::bf16, "adamw", "needs f32 or bf16 on a GPU");
   CudaStream& s = cuda_stream(stream);
   const UpdateLaunch launch = UpdateLaunch::on(s);
   const auto flush = [&](const auto& list, unsigned parts) { launch(s, list, parts, op); };
   with_list<SlabItem, 32, 512>(op.slabs.size(), flush, [&](auto& builder) {
     for (const AdamSlab& slab : op.slabs) {
-      check(slab);
       const std::int64_t count = slab.weight.shape.elements();
       bool aligned = true;
       for (const Tensor* tensor : {&slab.weight, &slab.remainder, &slab.m, &slab.v, &slab.gradient})

@@ -1,6 +1,7 @@
 // route_rows and arrange_rows: counting sorts. Slots are cut into parts, one per block, and a part into runs, one per warp.
 // Every part counts its experts; then every part adds up the counts of all, which gives the first row of each expert and
 // where its own slots go, and places them in their order.
+#include "weft/device/argument_checks.h"
 #include "weft/device/cuda/kernels/launch_hopper.cuh"
 #include "weft/device/cuda/kernels/reduce.cuh"
 #include "weft/device/cuda/table.h"
@@ -220,12 +221,9 @@ __global__ void place_received(const std::int32_t* source_counts, const std::int
 
 void route_rows(Stream& stream, const RouteRows& op) {
   constexpr const char* name = "route_rows";
-  for (const Tensor* tensor : {&op.indices, &op.counts, &op.offsets, &op.row_of_slot, &op.slot_of_row})
-    require(tensor->dtype == DType::i32 && tensor->contiguous(), name, "needs contiguous i32 tensors");
+  check_arguments(name, op);
   const std::int64_t slots = op.indices.shape.elements(), experts = op.counts.shape.elements();
-  require(op.offsets.shape.elements() == experts + 1, name, "offsets are not [E + 1]");
-  require(op.row_of_slot.shape.elements() == slots, name, "row_of_slot is not [T, k]");
-  require(op.alignment >= 1 && op.alignment < 1 << 20, name, "the alignment is not positive");
+  require(op.alignment < 1 << 20, name, "the alignment is a million or more");
   require(experts >= 1 && experts <= 8192, name, "the experts are none or more than 8192");
   CudaStream& s = cuda_stream(stream);
   // A warp needs room for a count of every expert.
@@ -263,14 +261,8 @@ void route_rows(Stream& stream, const RouteRows& op) {
 
 void arrange_rows(Stream& stream, const ArrangeRows& op) {
   constexpr const char* name = "arrange_rows";
-  for (const Tensor* tensor : {&op.source_counts, &op.counts, &op.offsets, &op.received_of_row, &op.row_of_received,
-                               &op.rows_in_use, &op.received_in_use})
-    require(tensor->dtype == DType::i32, name, "needs i32 tensors");
-  require(op.source_counts.shape.dims() == 2 && op.source_counts.contiguous(), name,
-          "source_counts is not [sources, experts]");
+  check_arguments(name, op);
   const std::int64_t sources = op.source_counts.shape[0], experts = op.source_counts.shape[1];
-  require(op.counts.shape.elements() == experts && op.offsets.shape.elements() == experts + 1, name,
-          "counts and offsets do not fit the experts");
   const std::int64_t pairs = sources * experts;
   require(pairs >= 1 && pairs < 1 << 24, name, "there are no sources or experts, or too many");
   CudaStream& s = cuda_stream(stream);

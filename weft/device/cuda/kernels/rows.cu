@@ -189,14 +189,8 @@ struct ShiftTokens {
 
 void gather_rows(Stream& stream, const GatherRows& op) {
   constexpr const char* name = "gather_rows";
+  check_arguments(name, op);
   if (op.y.rows() == 0) return;
-  require(op.x.dtype == op.y.dtype && (op.x.rows() == 0 || columns_of(op.x) == columns_of(op.y)), name,
-          "x and y differ in columns or dtype");
-  require(op.index.dtype == DType::i32 && op.index.shape.elements() >= op.y.rows() && op.divisor >= 1, name,
-          "the index is not i32 [rows]");
-  require(!op.places.given() || (op.places.dtype == DType::i32 && op.places.contiguous() &&
-                                 op.places.shape.elements() == op.x.rows() * op.divisor),
-          name, "the places are not i32 [rows of x, divisor]");
   const std::int32_t* in_use = in_use_of(name, op.rows_in_use);
   CudaStream& s = cuda_stream(stream);
   if (divides(16, op.x, op.y)) {
@@ -242,9 +236,8 @@ void sum_rows(Stream& stream, const SumRows& op) {
 void embedding(Stream& stream, const Embedding& op) {
   constexpr const char* name = "embedding";
   const std::int64_t rows = op.y.rows(), columns = columns_of(op.y);
+  check_arguments(name, op);
   if (rows == 0) return;
-  require(op.tokens.dtype == DType::i32 && op.tokens.shape.elements() == rows, name, "tokens are not i32 [T]");
-  require(columns_of(op.weight) == columns, name, "weight and y differ in columns");
   with_storage_and(name, op.weight.dtype, op.y.dtype, [&](auto t, auto u) {
     using W = typename decltype(t)::type;
     using Y = typename decltype(u)::type;

@@ -82,16 +82,12 @@ __global__ void part_backward(Rows<const T> xs, Rows<const T> gates, Rows<const 
   if (threadIdx.x == 0) dgates[r][part] = narrow<T>(dot * s * (1.0f - s));
 }
 
-std::int64_t width_of(const Tensor& x, const Tensor& gate) {
-  return x.rows() > 0 ? columns_of(x) / columns_of(gate) : 1;
-}
-
 }  // namespace
 
 void sigmoid_gate(Stream& stream, const SigmoidGate& op) {
   constexpr const char* name = "sigmoid_gate";
   check_arguments(name, op);
-  const std::int64_t width = width_of(op.x, op.gate), columns = columns_of(op.x);
+  const std::int64_t width = gated_width(op.x, op.gate), columns = columns_of(op.x);
   with_storage(name, op.x.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     const Rows<const T> x = rows_of<const T>(op.x), gate = rows_of<const T>(op.gate);
@@ -111,7 +107,7 @@ void sigmoid_gate(Stream& stream, const SigmoidGate& op) {
 void sigmoid_gate_backward(Stream& stream, const SigmoidGateBackward& op) {
   constexpr const char* name = "sigmoid_gate_backward";
   check_arguments(name, op);
-  const std::int64_t width = width_of(op.x, op.gate), columns = columns_of(op.x);
+  const std::int64_t width = gated_width(op.x, op.gate), columns = columns_of(op.x);
   if (op.x.rows() == 0) return;
   const Parts parts{op.x.rows(), columns / width, width, 0};
   with_storage(name, op.x.dtype, [&](auto type) {

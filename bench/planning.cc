@@ -81,13 +81,13 @@ void price_pieces(StepPlan& step) {
   });
 }
 
-Cluster cluster(int ranks_per_node) {
+Cluster cluster(int ranks_per_machine) {
   Cluster c;
   c.flops = 400e12;
   c.bytes = 2e12;
-  c.ranks_per_node = ranks_per_node;
+  c.ranks_per_machine = ranks_per_machine;
   c.within = c.between = {20e-6, 50e9};
-  if (ranks_per_node > 0) c.within = {5e-6, 400e9};
+  if (ranks_per_machine > 0) c.within = {5e-6, 400e9};
   return c;
 }
 

@@ -65,21 +65,21 @@ bool parse(const char* program, const char* summary, std::span<const std::string
               "Writes a page that draws lanes, exchange and memory over estimated time.");
   flags.section("The machines that times are estimated for");
   Cluster& cluster = output.cluster;
-  std::int64_t ranks_per_node = 0;
+  std::int64_t ranks_per_machine = 0;
   flags.add("--estimate-flops", cluster.flops, "X", "FLOPs a second, of a rank.").above(0);
   flags.add("--estimate-memory-bandwidth", cluster.bytes, "X", "Bytes a second, of a rank.").above(0);
   flags.add("--estimate-network-bandwidth", cluster.between.bandwidth, "X", "Bytes a second that a rank sends.")
       .above(0);
   flags.add("--estimate-network-latency", cluster.between.latency, "X", "Seconds, of a transfer between ranks.")
       .at_least(0);
-  flags.add("--estimate-ranks-per-node", ranks_per_node, "N", "Ranks that share a machine. 0: all share one.")
+  flags.add("--estimate-ranks-per-machine", ranks_per_machine, "N", "Ranks that share a machine. 0: all share one.")
       .at_least(0);
   flags
-      .add("--estimate-node-bandwidth", cluster.within.bandwidth, "X",
+      .add("--estimate-machine-bandwidth", cluster.within.bandwidth, "X",
            "Bytes a second that a rank sends to ranks of its machine. Unless given, as over the network.")
       .above(0);
   flags
-      .add("--estimate-node-latency", cluster.within.latency, "X",
+      .add("--estimate-machine-latency", cluster.within.latency, "X",
            "Seconds, of a transfer between ranks of one machine. Unless given, as over the network.")
       .at_least(0);
   add_train_flags(flags, options);
@@ -92,9 +92,9 @@ bool parse(const char* program, const char* summary, std::span<const std::string
   if (flags.help_wanted()) fmt::print("{}", flags.help());
   for (const std::string& name : options.explain) fmt::print("{}\n", flags.explain(name));
   if (flags.help_wanted() || !options.explain.empty()) return false;
-  cluster.ranks_per_node = static_cast<int>(std::min<std::int64_t>(ranks_per_node, options.layout.ranks));
-  if (!flags.is_set("--estimate-node-bandwidth")) cluster.within.bandwidth = cluster.between.bandwidth;
-  if (!flags.is_set("--estimate-node-latency")) cluster.within.latency = cluster.between.latency;
+  cluster.ranks_per_machine = static_cast<int>(std::min<std::int64_t>(ranks_per_machine, options.layout.ranks));
+  if (!flags.is_set("--estimate-machine-bandwidth")) cluster.within.bandwidth = cluster.between.bandwidth;
+  if (!flags.is_set("--estimate-machine-latency")) cluster.within.latency = cluster.between.latency;
   if (launch.rank != 0) return false;  // all processes of a launcher would say the same
   require_folder_of("--html", output.html);
   require_folder_of("--trace", options.execution.trace);
@@ -193,9 +193,9 @@ int run_check_command(std::span<const std::string> words) {
         {"memory_bandwidth", cluster.bytes},
         {"network_bandwidth", cluster.between.bandwidth},
         {"network_latency", cluster.between.latency},
-        {"ranks_per_node", cluster.ranks_per_node},
-        {"node_bandwidth", cluster.within.bandwidth},
-        {"node_latency", cluster.within.latency}}},
+        {"ranks_per_machine", cluster.ranks_per_machine},
+        {"machine_bandwidth", cluster.within.bandwidth},
+        {"machine_latency", cluster.within.latency}}},
       {"ranks", report.ranks},
       {"faults", faults},
   };

@@ -15,7 +15,7 @@ Cluster slow_cluster() {
   Cluster c;
   c.flops = c.bytes = 1;
   c.node_overhead = 0;
-  c.ranks_per_node = 2;
+  c.ranks_per_machine = 2;
   c.within = {.latency = 1, .bandwidth = 1};
   c.between = {.latency = 8, .bandwidth = 0.25};
   return c;
@@ -120,7 +120,7 @@ TEST(Cluster, knows_where_groups_are) {
   EXPECT_EQ(place_of(ranks_of({1, 2}), c), (GroupPlace{2, 1, 1}));
   EXPECT_EQ(place_of(ranks_of({5, 0, 4, 1, 2}), c), (GroupPlace{5, 1, 2}));
   Cluster one = c;
-  one.ranks_per_node = 0;
+  one.ranks_per_machine = 0;
   EXPECT_EQ(place_of(ranks_of({5, 0, 4, 1, 2}), one), (GroupPlace{5, 5, 5}));
 }
 
@@ -237,7 +237,7 @@ TEST(Simulate, ranks_that_a_peer_serves_one_after_the_other_differ) {
   const RankPlans ranks = on_ranks({&hub, &leaf}, {0, 1, 1});
   ASSERT_EQ(RankClasses(ranks).count(), 3u);
   Cluster c = slow_cluster();
-  c.ranks_per_node = 0;
+  c.ranks_per_machine = 0;
   const Simulation done = run(ranks, c);
   EXPECT_TRUE(done.stuck.empty());
   EXPECT_EQ(done.classes[1].end, (Times{18, 19, 36}));

@@ -15,9 +15,9 @@ std::string to_text(const Cluster& c) {
   const auto text = [](const LinkSpeed& link) {
     return fmt::format("{}B/s and {:g} us", human_count(link.bandwidth), link.latency * 1e6);
   };
-  const std::string links = c.ranks_per_node > 0 && c.within != c.between
+  const std::string links = c.ranks_per_machine > 0 && c.within != c.between
                                 ? fmt::format("{} between the {} ranks of a machine, {} between machines",
-                                              text(c.within), c.ranks_per_node, text(c.between))
+                                              text(c.within), c.ranks_per_machine, text(c.between))
                                 : fmt::format("{} between ranks", text(c.within));
   return fmt::format("{}FLOP/s, {}B/s of memory, {}, {:g} us per node", human_count(c.flops), human_count(c.bytes),
                      links, c.node_overhead * 1e6);

@@ -19,10 +19,10 @@ struct LinkSpeed {
 struct Cluster {
   double flops = 100e9, bytes = 10e9;  // per second, of the compute lane; bytes: memory traffic
   double node_overhead = 2e-6;         // seconds per node of a plan
-  int ranks_per_node = 0;              // ranks 0 to n - 1 share a machine, n to 2n - 1 the next; 0: all share one
+  int ranks_per_machine = 0;           // ranks 0 to n - 1 share a machine, n to 2n - 1 the next; 0: all share one
   LinkSpeed within, between;           // ranks of the same machine, and of different machines
 
-  std::int64_t machine_of(RankId rank) const { return ranks_per_node > 0 ? rank.value / ranks_per_node : 0; }
+  std::int64_t machine_of(RankId rank) const { return ranks_per_machine > 0 ? rank.value / ranks_per_machine : 0; }
 };
 std::string to_text(const Cluster& cluster);  // "100.0 GFLOP/s, 10.0 GB/s of memory, ..."
 

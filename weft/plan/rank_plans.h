@@ -11,8 +11,15 @@ namespace weft {
 
 struct RankPlans {
   struct Entry {
-    const Plan* plan = nullptr;
-    const MemoryPlan* memory = nullptr;
+    Entry(const Plan& own_plan, const MemoryPlan& own_memory) : plan(&own_plan), memory(&own_memory) {}
+    // Buffers have no place: nothing waits for memory, and memory is not checked.
+    static Entry without_memory(const Plan& own_plan) { return Entry(&own_plan); }
+
+    const Plan* plan;
+    const MemoryPlan* memory;  // null: without
+
+   private:
+    explicit Entry(const Plan* own_plan) : plan(own_plan), memory(nullptr) {}
   };
   std::vector<Entry> plans;           // the distinct ones
   std::vector<std::int32_t> plan_of;  // by rank: its index in `plans`

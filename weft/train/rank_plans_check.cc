@@ -50,7 +50,7 @@ void check_plans_of_all_ranks(const PreparedPlan& prepared, const StepOptions& m
   std::map<int, std::int32_t> index;
   for (const auto& [number, made] : others) {
     index[number] = static_cast<std::int32_t>(plans.plans.size());
-    plans.plans.push_back({&made.plan, &made.memory});
+    plans.plans.emplace_back(made.plan, made.memory);
   }
   for (int r = 0; r < layout.ranks(); ++r)
     if (const auto at = index.find(layout.class_of(RankId(r))); at != index.end())

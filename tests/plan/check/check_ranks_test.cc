@@ -74,7 +74,7 @@ class Sums {
 
 RankPlans on_ranks(const std::vector<const Plan*>& plans, std::vector<std::int32_t> plan_of, int ep) {
   RankPlans ranks;
-  for (const Plan* plan : plans) ranks.plans.push_back({plan, nullptr});
+  for (const Plan* plan : plans) ranks.plans.push_back(RankPlans::Entry::without_memory(*plan));
   const Layout layout = Layout::of_data_and_experts(std::ssize(plan_of), ep);
   ranks.plan_of = std::move(plan_of);
   for (int id = 0; id < Layout::group_count; ++id) ranks.groups.push_back(layout.all_groups(GroupId(id)));

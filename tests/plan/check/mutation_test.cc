@@ -24,7 +24,7 @@ GoodPlan good_plan(std::uint64_t seed) {
 std::vector<PlanFault> faults_of(const GoodPlan& good, const Damage& damage) {
   RankPlans ranks = same_on_all_ranks(good.origin.layout(), damage.plan, damage.memory);
   if (damage.on_one_rank) {
-    ranks.plans = {{&good.plan, &good.memory}, {&damage.plan, &damage.memory}};
+    ranks.plans = {{good.plan, good.memory}, {damage.plan, damage.memory}};
     ranks.plan_of.back() = 1;
   }
   return check_ranks(ranks);

@@ -254,7 +254,7 @@ TEST(InsertedNodes, two_ranks_that_gather_in_different_orders_are_named) {
   ASSERT_EQ(gathers.size(), 2u);
   std::swap(other.step.plan.nodes[gathers[0]].micro_batch, other.step.plan.nodes[gathers[1]].micro_batch);
   RankPlans ranks = d.step.ranks();
-  ranks.plans.push_back({&other.step.plan, nullptr});
+  ranks.plans.push_back(RankPlans::Entry::without_memory(other.step.plan));
   ranks.plan_of[1] = 1;
   const std::vector<PlanFault> faults = check_ranks(ranks);
   ASSERT_FALSE(faults.empty());

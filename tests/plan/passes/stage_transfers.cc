@@ -80,7 +80,7 @@ StagePlans make_stages(const Plan& plan, const Layout& layout) {
   for (int stage = 0; stage < stages; ++stage) {
     out.plans.push_back(insert_stage_transfers(plan, stage, stages));
     out.memories.push_back(plan_memory(out.plans.back()));
-    out.ranks.plans.push_back({&out.plans.back(), &out.memories.back()});
+    out.ranks.plans.emplace_back(out.plans.back(), out.memories.back());
   }
   for (int rank = 0; rank < layout.ranks(); ++rank)
     out.ranks.plan_of.push_back(layout.grid().coordinate(RankId(rank), "pp"));

@@ -100,7 +100,7 @@ class Steps {
 // All ranks in one group.
 RankPlans on_ranks(const std::vector<const Steps*>& steps, std::vector<std::int32_t> plan_of) {
   RankPlans ranks;
-  for (const Steps* s : steps) ranks.plans.push_back({&s->plan, nullptr});
+  for (const Steps* s : steps) ranks.plans.push_back(RankPlans::Entry::without_memory(s->plan));
   RankGroup all;
   for (std::size_t r = 0; r < plan_of.size(); ++r) all.push_back(RankId(static_cast<std::int64_t>(r)));
   ranks.plan_of = std::move(plan_of);

@@ -36,7 +36,7 @@ Module chain(int pieces, bool hand_over) {
   return m;
 }
 
-double microseconds_a_node(bool hand_over) {
+double microseconds_per_node(bool hand_over) {
   CpuDevice device;
   const auto stream = device.make_stream(1);
   const Module module = chain(10, hand_over);
@@ -61,6 +61,6 @@ double microseconds_a_node(bool hand_over) {
 
 int main() {
   for (const bool hand_over : {false, true})
-    fmt::print("{{\"bench\": \"executor\", \"nodes\": 100000, \"lanes\": {}, \"microseconds_a_node\": {:.2f}}}\n",
-               hand_over ? 2 : 1, weft::microseconds_a_node(hand_over));
+    fmt::print("{{\"bench\": \"executor\", \"nodes\": 100000, \"lanes\": {}, \"microseconds_per_node\": {:.2f}}}\n",
+               hand_over ? 2 : 1, weft::microseconds_per_node(hand_over));
 }

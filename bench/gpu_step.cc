@@ -197,7 +197,7 @@ void run(const std::string& name, const BenchOptions& options) {
     launch.push_back(times.queued);
   }
   const double seconds = (now() - start) / steps;
-  const double joules_a_step = energy ? (energy->joules() - joules) / steps : 0;
+  const double joules_per_step = energy ? (energy->joules() - joules) / steps : 0;
   executor.time_on_device(true);
   double on_device = 0;
   const double start_timed = now();
@@ -266,8 +266,8 @@ void run(const std::string& name, const BenchOptions& options) {
       {"gradients", options.bf16_gradients ? "bf16" : "f32"},
       {"tokens_s", std::round(tokens)},
       {"step_ms", seconds * 1e3},
-      {"joules", energy ? Json(joules_a_step) : Json("not counted")},
-      {"watts", energy ? Json(joules_a_step / seconds) : Json("not counted")},
+      {"joules", energy ? Json(joules_per_step) : Json("not counted")},
+      {"watts", energy ? Json(joules_per_step / seconds) : Json("not counted")},
       {"model_tflops", tokens * flop_per_token(o.config) * 1e-12},
       {"loss", loss},
       {"memory", memory},

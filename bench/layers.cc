@@ -119,9 +119,9 @@ void run_case(const std::string& kind, std::int64_t length, std::int64_t hidden,
   const double peak = std::max(before, gemm_rate(device, threads));
   const double tokens = static_cast<double>(length);
   fmt::print(
-      "{{\"bench\": \"layers\", \"kind\": \"{}\", \"length\": {}, \"hidden\": {}, \"threads\": {}, \"us_a_token\": "
-      "{:.2f}, \"forward_us\": {:.2f}, \"backward_us\": {:.2f}, \"weights_us\": {:.2f}, \"kflop_a_token\": {:.0f}, "
-      "\"gflops\": {:.1f}, \"sgemm_gflops\": {:.1f}, \"ratio\": {:.3f}, \"memory_bytes_a_token\": {:.0f}}}\n",
+      "{{\"bench\": \"layers\", \"kind\": \"{}\", \"length\": {}, \"hidden\": {}, \"threads\": {}, \"us_per_token\": "
+      "{:.2f}, \"forward_us\": {:.2f}, \"backward_us\": {:.2f}, \"weights_us\": {:.2f}, \"kflop_per_token\": {:.0f}, "
+      "\"gflops\": {:.1f}, \"sgemm_gflops\": {:.1f}, \"ratio\": {:.3f}, \"memory_bytes_per_token\": {:.0f}}}\n",
       kind, length, hidden, threads, 1e6 * m.total() / tokens, 1e6 * m.forward / tokens, 1e6 * m.backward / tokens,
       1e6 * m.weights / tokens, m.flops / tokens / 1e3, m.flops / m.total() / 1e9, peak / 1e9,
       m.flops / m.total() / peak, static_cast<double>(session.plan().memory().arena) / tokens);

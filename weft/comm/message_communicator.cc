@@ -55,12 +55,12 @@ void MessageCommunicator::round(const std::byte* send, const SendPart& send_part
   begin_round();
   for (int step = 1; step < size(); ++step) {
     const int peer = (rank() + size() - step) % size();
-    const Part part = receive_part(peer);
+    const ByteRange part = receive_part(peer);
     messages_->receive(peer, tag_, receive + part.at, part.bytes, width_of(dtype));
   }
   for (int step = 1; step < size(); ++step) {  // every rank starts with a different peer
     const int peer = (rank() + step) % size();
-    const Part part = send_part(peer);
+    const ByteRange part = send_part(peer);
     messages_->send(peer, tag_, send + part.at, part.bytes);
   }
   finish_round();
@@ -70,9 +70,9 @@ void MessageCommunicator::do_all_to_all(Stream&, DType dtype, const std::byte* s
                                         std::byte* receive, Counts receive_counts) {
   const std::int64_t width = width_of(dtype);
   const auto part_of = [&](Counts counts, int peer) {
-    return Part{sum_before(counts, peer) * width, counts[static_cast<std::size_t>(peer)] * width};
+    return ByteRange{sum_before(counts, peer) * width, counts[static_cast<std::size_t>(peer)] * width};
   };
-  const Part from = part_of(send_counts, rank()), to = part_of(receive_counts, rank());
+  const ByteRange from = part_of(send_counts, rank()), to = part_of(receive_counts, rank());
   if (from.bytes != to.bytes) {
     const std::string why = count_mismatch(rank(), from.bytes / width, rank(), to.bytes / width);
     control_->fail(why);
@@ -88,13 +88,13 @@ void MessageCommunicator::do_all_gather(Stream&, DType dtype, const std::byte* s
                                         Counts counts) {
   const std::int64_t width = width_of(dtype);
   const auto part_of = [&](int peer) {
-    return Part{sum_before(counts, peer) * width, counts[static_cast<std::size_t>(peer)] * width};
+    return ByteRange{sum_before(counts, peer) * width, counts[static_cast<std::size_t>(peer)] * width};
   };
-  const Part mine = part_of(rank());
+  const ByteRange mine = part_of(rank());
   round(
       send,
       [&](int) {
-        return Part{0, mine.bytes};
+        return ByteRange{0, mine.bytes};
       },
       receive, part_of, dtype);
   copy_bytes(receive + mine.at, send, mine.bytes);
@@ -115,7 +115,7 @@ void MessageCommunicator::reduce_scratch(Reduction reduction, DType dtype, const
 void MessageCommunicator::do_reduce_scatter(Stream&, DType dtype, const std::byte* send, std::byte* receive,
                                             std::int64_t count, Reduction reduction) {
   const std::int64_t bytes = count * width_of(dtype);
-  const auto part_of = [&](int peer) { return Part{peer * bytes, bytes}; };
+  const auto part_of = [&](int peer) { return ByteRange{peer * bytes, bytes}; };
   round(send, part_of, scratch(bytes * size()), part_of, dtype);
   reduce_scratch(reduction, dtype, send + rank() * bytes, receive, count);
 }
@@ -128,11 +128,11 @@ void MessageCommunicator::do_all_reduce(Stream&, DType dtype, const std::byte* s
     round(
         send,
         [&](int) {
-          return Part{0, bytes};
+          return ByteRange{0, bytes};
         },
         scratch(bytes * size()),
         [&](int peer) {
-          return Part{peer * bytes, bytes};
+          return ByteRange{peer * bytes, bytes};
         },
         dtype);
     reduce_scratch(reduction, dtype, send, receive, count);
@@ -140,20 +140,20 @@ void MessageCommunicator::do_all_reduce(Stream&, DType dtype, const std::byte* s
   }
   const auto begin_of = [&](int peer) { return count * peer / size(); };
   const auto part_of = [&](int peer) {
-    return Part{begin_of(peer) * width, (begin_of(peer + 1) - begin_of(peer)) * width};
+    return ByteRange{begin_of(peer) * width, (begin_of(peer + 1) - begin_of(peer)) * width};
   };
-  const Part mine = part_of(rank());
+  const ByteRange mine = part_of(rank());
   round(
       send, part_of, scratch(mine.bytes * size()),
       [&](int peer) {
-        return Part{peer * mine.bytes, mine.bytes};
+        return ByteRange{peer * mine.bytes, mine.bytes};
       },
       dtype);
   reduce_scratch(reduction, dtype, send + mine.at, receive + mine.at, mine.bytes / width);
   round(
       receive + mine.at,
       [&](int) {
-        return Part{0, mine.bytes};
+        return ByteRange{0, mine.bytes};
       },
       receive, part_of, dtype);
 }
@@ -184,7 +184,7 @@ void MessageCommunicator::do_transfer(Stream&, std::span<const Transfer> transfe
 }
 
 void MessageCommunicator::do_barrier(Stream&) {
-  const auto nothing = [](int) { return Part{}; };
+  const auto nothing = [](int) { return ByteRange{}; };
   round(nullptr, nothing, nullptr, nothing, DType::u8);
 }
 

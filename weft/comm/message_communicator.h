@@ -31,7 +31,7 @@ class MessageCommunicator : public Communicator {
   void do_barrier(Stream& stream) override;
 
   // A round: every other member gets its part of `send`, and its part of `receive` is received from it.
-  struct Part {
+  struct ByteRange {
     std::int64_t at = 0, bytes = 0;
   };
   template <class SendPart, class ReceivePart>

@@ -64,7 +64,7 @@ class BlendedSource final : public TokenSource {
 };
 
 // The data sets of a path, one split of each.
-struct Part {
+struct NamedDocuments {
   SharedDocuments documents;
   DocumentRange range;
   std::string name;
@@ -73,7 +73,7 @@ struct Part {
 // With weights, each data set makes 0.5 % more samples than its share, so that rounding in the blend never exhausts it.
 constexpr double surplus = 0.005;
 
-std::unique_ptr<TokenSource> open_split(const std::vector<Part>& parts, std::span<const double> weights,
+std::unique_ptr<TokenSource> open_split(const std::vector<NamedDocuments>& parts, std::span<const double> weights,
                                         OrderOptions options, std::int64_t samples) {
   if (parts.size() == 1 && weights.empty()) {
     options.samples = samples;
@@ -126,7 +126,7 @@ void open_path(DataSplits& result, const MegatronDataOptions& options, const std
   for (Split split : all_splits) {
     const std::int64_t samples = options.samples[static_cast<std::size_t>(split)];
     if (samples == 0 || (wanted && *wanted != split)) continue;
-    std::vector<Part> parts;
+    std::vector<NamedDocuments> parts;
     for (std::size_t i = 0; i < documents.size(); ++i) {
       DocumentRange range{0, documents[i]->count()};
       std::string name = path.prefixes[i];

@@ -64,7 +64,7 @@ TEST(ZipWriter, entries_may_come_in_pieces) {
   }
 }
 
-TEST(ZipWriter, an_entry_that_has_not_its_size_is_a_bug) {
+TEST(ZipWriter, an_entry_of_another_size_is_a_bug) {
   ZipWriter zip([](std::span<const std::byte>) {});
   zip.begin("a/x", 3);
   EXPECT_THROW(zip.write(written::bytes_of("four")), BugError);

@@ -18,8 +18,8 @@ double bytes_of(const Tensors&... tensors) {
 
 // An elementwise pass.
 template <class... Tensors>
-OperationCost pass(double flops_an_element, const Tensor& first, const Tensors&... rest) {
-  return {flops_an_element * elements(first), bytes_of(first, rest...)};
+OperationCost pass(double flops_per_element, const Tensor& first, const Tensors&... rest) {
+  return {flops_per_element * elements(first), bytes_of(first, rest...)};
 }
 
 // Pairs of query and key that causal attention looks at, over all sequences of one head.
@@ -48,7 +48,7 @@ double attention_flops(const Attention& a) {
 }
 
 // Of the pairs of a chunk, the half that causality lets through: (n + 1) / 2 a token in chunks of n.
-double pairs_a_token(std::int64_t tokens, std::int64_t length, std::int64_t chunk) {
+double pairs_per_token(std::int64_t tokens, std::int64_t length, std::int64_t chunk) {
   if (length == 0) length = tokens;
   const std::int64_t whole = length / chunk, rest = length % chunk;
   if (length == 0) return 0;
@@ -101,7 +101,7 @@ OperationCost cost_of(const CausalConvolutionWeightGradient& x) {
 OperationCost cost_of(const StateScan& x) {
   const auto tokens = static_cast<double>(x.x.rows());
   const double inner = static_cast<double>(x.heads * x.dim), wide = static_cast<double>(x.groups * x.state);
-  const double pairs = pairs_a_token(x.x.rows(), x.length, x.chunk);
+  const double pairs = pairs_per_token(x.x.rows(), x.length, x.chunk);
   return {2 * tokens * (2 * inner * static_cast<double>(x.state) + pairs * (inner + wide)),
           bytes_of(x.x, x.B, x.C, x.dt, x.y) + 2 * bytes(x.states)};
 }
@@ -110,7 +110,7 @@ OperationCost cost_of(const StateScanBackward& x) {
   const StateScan& f = x.forward;
   const auto tokens = static_cast<double>(f.x.rows());
   const double inner = static_cast<double>(f.heads * f.dim), wide = static_cast<double>(f.groups * f.state);
-  const double pairs = pairs_a_token(f.x.rows(), f.length, f.chunk);
+  const double pairs = pairs_per_token(f.x.rows(), f.length, f.chunk);
   return {2 * tokens * (4 * inner * static_cast<double>(f.state) + pairs * (2 * inner + 3 * wide)),
           bytes_of(f.x, f.B, f.C, f.dt, x.dy, x.dx, x.dB, x.dC, x.ddt) + 3 * bytes(f.states)};
 }
@@ -125,7 +125,7 @@ OperationCost cost_of(const L2NormBackward& x) { return pass(7, x.forward.x, x.d
 OperationCost cost_of(const DeltaRule& x) {
   const auto tokens = static_cast<double>(x.q.rows());
   const double values = static_cast<double>(x.heads * x.value_dim), keys = static_cast<double>(x.key_heads * x.dim);
-  const double pairs = pairs_a_token(x.q.rows(), x.length, x.chunk);
+  const double pairs = pairs_per_token(x.q.rows(), x.length, x.chunk);
   const double inverse = static_cast<double>(x.heads) * pairs * pairs * 2 / 3;
   return {2 * tokens * (3 * values * static_cast<double>(x.dim) + pairs * (2 * values + 2 * keys) + inverse),
           bytes_of(x.q, x.k, x.v, x.a, x.b, x.y) + 2 * bytes(x.states)};
@@ -136,7 +136,7 @@ OperationCost cost_of(const DeltaRuleBackward& x) {
   const DeltaRule& f = x.forward;
   const auto tokens = static_cast<double>(f.q.rows());
   const double values = static_cast<double>(f.heads * f.value_dim), keys = static_cast<double>(f.key_heads * f.dim);
-  const double pairs = pairs_a_token(f.q.rows(), f.length, f.chunk);
+  const double pairs = pairs_per_token(f.q.rows(), f.length, f.chunk);
   const double inverse = static_cast<double>(f.heads) * pairs * pairs * 2 / 3;
   return {2 * tokens * (8 * values * static_cast<double>(f.dim) + pairs * (5 * values + 6 * keys) + inverse),
           bytes_of(f.q, f.k, f.v, x.dy, x.dq, x.dk, x.dv, x.da, x.db) + bytes(f.states)};

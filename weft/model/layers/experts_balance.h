@@ -12,7 +12,7 @@ class RouterBalance {
                 ValueId weights, ValueId expert_bias);
 
   ValueId kept() const { return kept_; }  // the choices that become rows: [T, k], -1 where dropped
-  std::int64_t rows_an_expert() const { return padded_ ? capacity_ : 0; }  // 0: as many as are chosen
+  std::int64_t rows_per_expert() const { return padded_ ? capacity_ : 0; }  // 0: as many as are chosen
 
   // Uses of route's forward, and what it does after the router: drop choices beyond the capacity; in training, count.
   void add_forward(PieceCode& code) const;

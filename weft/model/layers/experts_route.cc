@@ -68,7 +68,7 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
   const ValueId used_logits = forced.valid() ? forced : logits;
   const RouterBalance balance(b, spec, scores, used_logits, indices, weights, choice_bias);
   const ValueId kept = balance.kept();
-  const std::int64_t capacity = balance.rows_an_expert();
+  const std::int64_t capacity = balance.rows_per_expert();
   v.R = capacity > 0 ? E * align(capacity, alignment) : row_bound(T * k, E, alignment);
   v.counts = b.activation("counts", DType::i32, {E});
   // Where rows are exchanged, experts have their own offsets.

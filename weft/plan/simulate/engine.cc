@@ -23,7 +23,7 @@ struct Schedule {
 
   explicit Schedule(const RankPlans::Entry& entry)
       : plan(entry.plan),
-        waits(entry.memory ? lane_waits(*entry.plan, *entry.memory) : lane_waits_by_use(*entry.plan)) {
+        waits(entry.memory != nullptr ? lane_waits(*entry.plan, *entry.memory) : lane_waits_by_use(*entry.plan)) {
     for (const Node& node : plan->nodes) ++lane_begin[static_cast<std::size_t>(node.lane) + 1];
     for (std::size_t lane = 0; lane < lane_count; ++lane) lane_begin[lane + 1] += lane_begin[lane];
     std::array<std::int32_t, lane_count + 1> at = lane_begin;
@@ -112,7 +112,7 @@ class Engine {
       work_.pop_back();
       advance(own, lane);
     }
-    out_.stuck = circle();
+    out_.stuck = cycle();
     return std::move(out_);
   }
 
@@ -330,14 +330,14 @@ class Engine {
     if (--state.open == 0 && rank_class != own) work_.emplace_back(rank_class, lane);
   }
 
-  std::vector<RankWait> circle() {
+  std::vector<RankWait> cycle() {
     for (std::size_t own = 0; own < classes_.count(); ++own)
       for (std::size_t lane = 0; lane < lane_count; ++lane)
-        if (!finished(own, lane)) return circle_from(classes_.first_rank(own), lane);
+        if (!finished(own, lane)) return cycle_from(classes_.first_rank(own), lane);
     return {};
   }
 
-  std::vector<RankWait> circle_from(RankId rank, std::size_t lane) {
+  std::vector<RankWait> cycle_from(RankId rank, std::size_t lane) {
     std::map<std::pair<RankId, std::size_t>, std::size_t> seen;
     std::vector<RankWait> path;
     while (true) {

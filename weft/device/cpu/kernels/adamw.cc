@@ -86,7 +86,7 @@ void adamw(Stream& stream, const AdamW& op) {
     return (slab.weight.shape.elements() + range_unit - 1) / range_unit;
   };
   for (const AdamSlab& slab : op.slabs) total += units_of(slab);
-  split(stream, total, elements_a_thread / range_unit, [&](std::int64_t begin, std::int64_t end) {
+  split(stream, total, elements_per_thread / range_unit, [&](std::int64_t begin, std::int64_t end) {
     std::int64_t base = 0;  // the slab's first unit
     for (const AdamSlab& slab : op.slabs) {
       const std::int64_t units = units_of(slab);

@@ -94,7 +94,8 @@ void add_up(const double* losses, std::int64_t tokens, double factor, const Tens
 template <class Acc>
 void losses(Stream& stream, const BalanceLosses& op) {
   const std::int64_t tokens = op.scores.rows(), experts = columns_of(op.scores), length = tokens / op.sequences;
-  const double scale = *op.scale.as<double>(), a_token = scale / static_cast<double>(std::max<std::int64_t>(tokens, 1));
+  const double scale = *op.scale.as<double>(),
+               per_token = scale / static_cast<double>(std::max<std::int64_t>(tokens, 1));
   const bool balances = op.counts.given(), z = op.z_coefficient != 0;
   const std::size_t pressures = balances ? static_cast<std::size_t>(op.sequences * experts) : 0;
   auto* scratch = static_cast<double*>(thread_scratch((2 * static_cast<std::size_t>(tokens) + pressures) * 8));
@@ -112,13 +113,13 @@ void losses(Stream& stream, const BalanceLosses& op) {
       Acc* dlogits = row<Acc>(op.dlogits, t);
       if (balances)
         balance_losses[t] = balance_row(op.score, row<Acc>(op.scores, t), pressure + t / length * experts, experts,
-                                        static_cast<Acc>(a_token * op.balance_coefficient), dlogits);
+                                        static_cast<Acc>(per_token * op.balance_coefficient), dlogits);
       if (z)
-        z_losses[t] = z_row(row<Acc>(op.logits, t), experts, static_cast<Acc>(a_token * op.z_coefficient), dlogits);
+        z_losses[t] = z_row(row<Acc>(op.logits, t), experts, static_cast<Acc>(per_token * op.z_coefficient), dlogits);
     }
   });
-  if (balances) add_up(balance_losses, tokens, a_token, op.balance_loss, op.store);
-  if (z) add_up(z_losses, tokens, a_token, op.z_loss, op.store);
+  if (balances) add_up(balance_losses, tokens, per_token, op.balance_loss, op.store);
+  if (z) add_up(z_losses, tokens, per_token, op.z_loss, op.store);
 }
 
 }  // namespace

@@ -110,12 +110,12 @@ void backward(Stream& stream, const CausalConvolutionBackward& op) {
   const CausalConvolution& f = op.forward;
   const Sizes s(f);
   const Turned<W, Acc> w(s, f, static_cast<Acc*>(thread_scratch(Turned<W, Acc>::bytes(s))));
-  constexpr std::int64_t rows_a_part = 64;
-  const std::int64_t parts = (s.tokens + rows_a_part - 1) / rows_a_part;
-  split_rows(stream, parts, rows_a_part * s.channels * s.taps, [&](std::int64_t begin, std::int64_t end) {
+  constexpr std::int64_t rows_per_part = 64;
+  const std::int64_t parts = (s.tokens + rows_per_part - 1) / rows_per_part;
+  split_rows(stream, parts, rows_per_part * s.channels * s.taps, [&](std::int64_t begin, std::int64_t end) {
     alignas(64) Acc ring[most_taps][channel_block];
     alignas(64) Acc sums[channel_block];
-    const std::int64_t t0 = begin * rows_a_part, t1 = std::min(end * rows_a_part, s.tokens);
+    const std::int64_t t0 = begin * rows_per_part, t1 = std::min(end * rows_per_part, s.tokens);
     for (std::int64_t c0 = 0; c0 < s.channels; c0 += channel_block) {
       const std::int64_t c1 = std::min(c0 + channel_block, s.channels), n = c1 - c0;
       std::int64_t known = t0;  // gradients of tokens below it are in the ring

@@ -83,7 +83,7 @@ inline std::int64_t used_rows(const char* operation, const Tensor& rows_in_use, 
 }
 
 // A piece of work below this many elements is not worth a second thread.
-constexpr std::int64_t elements_a_thread = 16384;
+constexpr std::int64_t elements_per_thread = 16384;
 // Ranges of elements begin at multiples of this, so that an element meets the same instructions (a vector or the
 // remainder) however the work is cut.
 constexpr std::int64_t range_unit = 128;
@@ -113,14 +113,14 @@ void split(Stream& stream, std::int64_t count, std::int64_t grain, const Work& w
 // Rows, each of `columns` elements of work.
 template <class Work>
 void split_rows(Stream& stream, std::int64_t rows, std::int64_t columns, const Work& work) {
-  split(stream, rows, elements_a_thread / std::max<std::int64_t>(columns, 1) + 1, work);
+  split(stream, rows, elements_per_thread / std::max<std::int64_t>(columns, 1) + 1, work);
 }
 
 // Elements, in ranges that begin at multiples of range_unit.
 template <class Work>
 void split_elements(Stream& stream, std::int64_t count, const Work& work) {
   const std::int64_t units = (count + range_unit - 1) / range_unit;
-  split(stream, units, elements_a_thread / range_unit,
+  split(stream, units, elements_per_thread / range_unit,
         [&](std::int64_t begin, std::int64_t end) { work(begin * range_unit, std::min(end * range_unit, count)); });
 }
 

@@ -88,10 +88,10 @@ void grouped_bias_gradient(Stream& stream, const GroupedBiasGradient& op) {
                    for (std::int64_t c0 = begin * unit; c0 < std::min(end * unit, columns); c0 += unit) {
                      const std::int64_t c1 = std::min(c0 + unit, columns), first = rows.offsets[g];
                      total.fill(Acc{0});
-                     for (std::int64_t r = 0; r < rows.counts[g]; r += rows_a_chunk) {
+                     for (std::int64_t r = 0; r < rows.counts[g]; r += rows_per_chunk) {
                        chunk.fill(Acc{0});
                        add_scaled_rows<Acc, T>(op.dy, op.scale.as<Acc>(), chunk.data(), first + r,
-                                               first + std::min<std::int64_t>(r + rows_a_chunk, rows.counts[g]), c0,
+                                               first + std::min<std::int64_t>(r + rows_per_chunk, rows.counts[g]), c0,
                                                c1);
                        for (std::size_t j = 0; j < unit; ++j) total[j] += chunk[j];
                      }

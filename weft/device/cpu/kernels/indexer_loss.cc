@@ -122,7 +122,7 @@ void indexer_loss(Stream& stream, const IndexerLoss& op) {
         mine[K] = query_loss<T>(op, t, factor, space, mine);
       }
     });
-    split_rows(stream, (tokens + length - 1) / length, elements_a_thread, [&](std::int64_t begin, std::int64_t end) {
+    split_rows(stream, (tokens + length - 1) / length, elements_per_thread, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t s = begin; s < end; ++s) {
         const std::int64_t last = std::min((s + 1) * length, tokens);
         const auto bytes = static_cast<std::size_t>((last - s * length) * x.dim) * sizeof(Acc);

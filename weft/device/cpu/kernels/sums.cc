@@ -29,15 +29,15 @@ void add_rows_of(const Tensor& x, Acc* sums, std::int64_t r0, std::int64_t r1, s
   }
 }
 
-// One group's rows over columns [c0, c1), at most columns_a_block of them: chunks of rows, as in column_sums.
+// One group's rows over columns [c0, c1), at most columns_per_block of them: chunks of rows, as in column_sums.
 template <class Acc, class T, class Y>
 void sum_group(const Tensor& x, std::int64_t first, std::int64_t count, std::int64_t c0, std::int64_t c1, Y* y,
                Store store) {
-  std::array<Acc, columns_a_block> total{}, chunk;
+  std::array<Acc, columns_per_block> total{}, chunk;
   const std::int64_t columns = c1 - c0;
-  for (std::int64_t r = 0; r < count; r += rows_a_chunk) {
+  for (std::int64_t r = 0; r < count; r += rows_per_chunk) {
     std::fill_n(chunk.data(), columns, Acc{0});
-    add_rows_of<Acc, T>(x, chunk.data(), first + r, first + std::min(r + rows_a_chunk, count), c0, c1);
+    add_rows_of<Acc, T>(x, chunk.data(), first + r, first + std::min(r + rows_per_chunk, count), c0, c1);
 #pragma omp simd
     for (std::int64_t j = 0; j < columns; ++j) total[static_cast<std::size_t>(j)] += chunk[static_cast<std::size_t>(j)];
   }
@@ -96,9 +96,9 @@ void grouped_column_sum(Stream& stream, const GroupedColumnSum& op) {
     using Y = typename decltype(u)::type;
     split_rows(stream, units, (rows + groups) * unit, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t g = 0; g < groups; ++g)
-        for (std::int64_t c0 = begin * unit; c0 < std::min(end * unit, columns); c0 += columns_a_block)
+        for (std::int64_t c0 = begin * unit; c0 < std::min(end * unit, columns); c0 += columns_per_block)
           sum_group<Accumulator<T>, T, Y>(op.x, offsets[g], counts[g], c0,
-                                          std::min({c0 + columns_a_block, end * unit, columns}), row<Y>(op.y, g),
+                                          std::min({c0 + columns_per_block, end * unit, columns}), row<Y>(op.y, g),
                                           op.store);
     });
   });

@@ -76,7 +76,7 @@ __device__ __forceinline__ void run_kernel(const Parameters& parameters) {
   using Kernel = typename G::Kernel;
   using Params = typename Kernel::Params;
   static_assert(sizeof(Params) <= sizeof(Parameters) && alignof(Params) <= alignof(Parameters));
-  static_assert(Kernel::MaxThreadsPerBlock == threads_of_a_block && Kernel::MinBlocksPerMultiprocessor == 1);
+  static_assert(Kernel::MaxThreadsPerBlock == threads_per_block && Kernel::MinBlocksPerMultiprocessor == 1);
   extern __shared__ char shared[];
   Kernel kernel;
   kernel(reinterpret_cast<const Params&>(parameters), shared);

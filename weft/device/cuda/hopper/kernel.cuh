@@ -21,7 +21,7 @@
 // clang-format off
 #define WEFT_KERNEL_OF_GROUPS(name, G)                                                             \
   namespace weft::cuda::hopper {                                                                   \
-  __global__ void __launch_bounds__(threads_of_a_block, 1)                                         \
+  __global__ void __launch_bounds__(threads_per_block, 1)                                         \
       name##_of_groups(const __grid_constant__ Parameters parameters) {                            \
     WEFT_RUN_KERNEL(G)                                                                             \
   }                                                                                                \

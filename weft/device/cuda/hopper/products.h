@@ -34,6 +34,6 @@ struct Lists {
 struct alignas(128) Parameters {
   std::byte bytes[2048];
 };
-constexpr int threads_of_a_block = 384;  // two warp groups that multiply, one that loads
+constexpr int threads_per_block = 384;  // two warp groups that multiply, one that loads
 
 }  // namespace weft::cuda::hopper

@@ -116,11 +116,11 @@ __global__ void loss_kernel(Losses x) {
   const std::int64_t t = blockIdx.x * static_cast<std::int64_t>(warps) + threadIdx.x / 32;
   if (t >= x.tokens) return;
   const int lane = threadIdx.x % 32;
-  const double a_token = *x.scale / static_cast<double>(x.tokens);
+  const double per_token = *x.scale / static_cast<double>(x.tokens);
   float* dlogits = x.dlogits[t];
   if (x.pressure != nullptr) {
     const float *scores = x.scores[t], *g = x.pressure + t / x.length * x.experts;
-    const auto scale = static_cast<float>(a_token * x.balance_coefficient);
+    const auto scale = static_cast<float>(per_token * x.balance_coefficient);
     float sum = 0, dot = 0;
     for (int e = lane; e < x.experts; e += 32) sum += scores[e], dot += scores[e] * g[e];
     sum = warp_sum(sum);
@@ -133,7 +133,7 @@ __global__ void loss_kernel(Losses x) {
   }
   if (x.z != nullptr) {
     const float* logits = x.logits[t];
-    const auto scale = static_cast<float>(a_token * x.z_coefficient);
+    const auto scale = static_cast<float>(per_token * x.z_coefficient);
     float top = -INFINITY, sum = 0;
     for (int e = lane; e < x.experts; e += 32) top = fmaxf(top, logits[e]);
     top = warp_max(top);

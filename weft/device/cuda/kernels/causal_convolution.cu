@@ -13,9 +13,9 @@ namespace weft::cuda {
 
 namespace {
 
-constexpr int runs_a_block = 4;  // one for each warp, side by side, so that they share what is before
-constexpr int run = 32;          // tokens of a warp
-constexpr int block_tokens = runs_a_block * run;
+constexpr int runs_per_block = 4;  // one for each warp, side by side, so that they share what is before
+constexpr int run = 32;            // tokens of a warp
+constexpr int block_tokens = runs_per_block * run;
 constexpr int at_once = 4;  // tokens in the body of a loop: as many as there are taps, so that none is moved
 template <class T>
 constexpr int wide_channels = 16 / sizeof(T);  // of a thread
@@ -74,7 +74,7 @@ struct Arguments {
 template <int V>
 struct Place {
   std::int64_t channel = (blockIdx.x * static_cast<std::int64_t>(32) + threadIdx.x) * V;
-  std::int64_t token = (blockIdx.y * static_cast<std::int64_t>(runs_a_block) + threadIdx.y) * run;
+  std::int64_t token = (blockIdx.y * static_cast<std::int64_t>(runs_per_block) + threadIdx.y) * run;
   // How many of a run's tokens there are, and up to `more` after them.
   __device__ int count(const Sizes& s, int more = 0) const {
     const std::int64_t left = s.tokens - token;
@@ -86,7 +86,7 @@ struct Place {
 template <class T, int V, int streams>
 struct Tokens {
   static constexpr int depth = 8;
-  using Words = Ring<Pack<T, V>, streams, depth, 32 * runs_a_block>;
+  using Words = Ring<Pack<T, V>, streams, depth, 32 * runs_per_block>;
   Words& ring;
   int count, asked = 0, thread = static_cast<int>(threadIdx.y * 32 + threadIdx.x);
   const T* from[streams];
@@ -188,7 +188,7 @@ struct Window {
 };
 
 template <int taps, int V, class T, class W>
-__global__ void __launch_bounds__(32 * runs_a_block, 4) forward_kernel(Arguments<T, W> a) {
+__global__ void __launch_bounds__(32 * runs_per_block, 4) forward_kernel(Arguments<T, W> a) {
   using In = Tokens<T, V, 1>;
   __shared__ typename In::Words room;
   const Place<V> place;
@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(32 * runs_a_block, 4) forward_kernel(Arguments
 
 // dx of token t is complete once the gradients of the sums of t .. t + taps - 1 are there.
 template <int taps, int V, class T, class W>
-__global__ void __launch_bounds__(32 * runs_a_block, 3) backward_kernel(Arguments<T, W> a) {
+__global__ void __launch_bounds__(32 * runs_per_block, 3) backward_kernel(Arguments<T, W> a) {
   using In = Tokens<T, V, 2>;
   __shared__ typename In::Words room;
   const Place<V> place;
@@ -278,9 +278,9 @@ __global__ void __launch_bounds__(32 * runs_a_block, 3) backward_kernel(Argument
 
 // parts: [blocks of tokens][taps + 1][channels], the bias's gradient last. The runs of a block are added in their order.
 template <int taps, int V, class T, class W>
-__global__ void __launch_bounds__(32 * runs_a_block, 4) weight_kernel(Arguments<T, W> a, float* parts) {
+__global__ void __launch_bounds__(32 * runs_per_block, 4) weight_kernel(Arguments<T, W> a, float* parts) {
   using In = Tokens<T, V, 2>;
-  using OfRuns = float[runs_a_block][(taps + 1) * V][32];
+  using OfRuns = float[runs_per_block][(taps + 1) * V][32];
   __shared__ union Room {
     typename In::Words words;
     OfRuns of_runs;  // once all words have been read
@@ -323,13 +323,13 @@ __global__ void __launch_bounds__(32 * runs_a_block, 4) weight_kernel(Arguments<
     for (int v = 0; v < V; ++v) room.of_runs[threadIdx.y][i * V + v][threadIdx.x] = sums[i][v];
   __syncthreads();
   if (place.channel >= a.sizes.channels) return;
-  for (int i = static_cast<int>(threadIdx.y); i <= taps; i += runs_a_block) {
+  for (int i = static_cast<int>(threadIdx.y); i <= taps; i += runs_per_block) {
     float sum[V];
 #pragma unroll
     for (int v = 0; v < V; ++v) {
       sum[v] = room.of_runs[0][i * V + v][threadIdx.x];
 #pragma unroll
-      for (int w = 1; w < runs_a_block; ++w) sum[v] += room.of_runs[w][i * V + v][threadIdx.x];
+      for (int w = 1; w < runs_per_block; ++w) sum[v] += room.of_runs[w][i * V + v][threadIdx.x];
     }
     store<V>(parts + (blockIdx.y * static_cast<std::int64_t>(taps + 1) + i) * a.sizes.channels + place.channel, sum);
   }
@@ -391,7 +391,7 @@ dim3 grid_of(const Sizes& s) {
   return dim3(static_cast<unsigned>(divide_up(s.channels, 32 * V)),
               static_cast<unsigned>(divide_up(s.tokens, block_tokens)));
 }
-const dim3 block_shape(32, runs_a_block);
+const dim3 block_shape(32, runs_per_block);
 
 }  // namespace
 

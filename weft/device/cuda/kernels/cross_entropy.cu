@@ -16,7 +16,7 @@ namespace {
 
 // A row is read twice, the second time from the L2 cache: so there may not be many rows at once. Where rows are long, the
 // blocks of a cluster share one (H200: 528 blocks with 64 KB each, 34 MB).
-constexpr int threads = 512, blocks_a_processor = 4;
+constexpr int threads = 512, blocks_per_processor = 4;
 constexpr std::int64_t block_columns = 16384;
 constexpr unsigned largest_team = 8;
 
@@ -127,7 +127,7 @@ __device__ void write_gradients(const float* logits, D* dlogits, int count, int 
 
 // A team of blocks per row, each with `part` columns (a multiple of 8).
 template <int V, class D>
-__global__ void __launch_bounds__(threads, blocks_a_processor)
+__global__ void __launch_bounds__(threads, blocks_per_processor)
     loss_rows(Rows<const float> all_logits, const std::int32_t* labels, const void* scale, bool single_scale,
               Rows<D> all_dlogits, float* row_losses, double* losses, int all_columns, int vocabulary, int part) {
   __shared__ Exponentials own;

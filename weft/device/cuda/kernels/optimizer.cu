@@ -12,7 +12,7 @@ namespace {
 
 constexpr int threads = 256;
 
-constexpr std::int64_t squares_a_block = 65536;
+constexpr std::int64_t squares_per_block = 65536;
 
 struct Numbers {
   const void* data;
@@ -45,8 +45,8 @@ template <int capacity>
 __global__ void squares_kernel(const __grid_constant__ List<Numbers, capacity> list, double* parts) {
   const int block = static_cast<int>(blockIdx.x);
   const Numbers& item = item_of(list, block);
-  const std::int64_t begin = (block - item.first) * squares_a_block;
-  const std::int64_t count = item.count - begin < squares_a_block ? item.count - begin : squares_a_block;
+  const std::int64_t begin = (block - item.first) * squares_per_block;
+  const std::int64_t count = item.count - begin < squares_per_block ? item.count - begin : squares_per_block;
   double sum = item.single ? sum_squares_of(static_cast<const float*>(item.data) + begin, count)
                            : sum_squares_of(static_cast<const bf16*>(item.data) + begin, count);
   sum = block_sum<threads>(sum);
@@ -71,9 +71,9 @@ __global__ void clip_kernel(const double* sums, std::int64_t count, const void* 
   values[StepValues::finite] = isfinite(norm) && isfinite(l) ? 1.0 : 0.0;
 }
 
-constexpr std::int64_t updates_a_block = 8192;
+constexpr std::int64_t updates_per_block = 8192;
 
-// `parts` of updates_a_block elements, dealt out to the blocks in turn.
+// `parts` of updates_per_block elements, dealt out to the blocks in turn.
 template <int capacity>
 __global__ void __launch_bounds__(threads)
     adamw_kernel(const __grid_constant__ List<SlabItem, capacity> list, int parts, const double* values, double beta1,
@@ -83,8 +83,8 @@ __global__ void __launch_bounds__(threads)
   for (int part = static_cast<int>(blockIdx.x); part < parts; part += static_cast<int>(gridDim.x)) {
     const SlabItem& s = item_of(list, part);
     const StepConstants k = constants.with_decay(s.decays);
-    const std::int64_t begin = (part - s.first) * updates_a_block;
-    const std::int64_t end = begin + updates_a_block < s.count ? begin + updates_a_block : s.count;
+    const std::int64_t begin = (part - s.first) * updates_per_block;
+    const std::int64_t end = begin + updates_per_block < s.count ? begin + updates_per_block : s.count;
     const int thread = static_cast<int>(threadIdx.x);
     if (s.packs && end % 4 == 0)
       update_part<4>(k, s, begin, end, thread, threads);
@@ -101,7 +101,7 @@ struct UpdateLaunch {
 
   static UpdateLaunch on(CudaStream& stream) {
     const bool resident = stream.shares_processors() && stream.hopper_code();
-    return {resident ? Resident::elements : updates_a_block, resident, stream.scratch_of<unsigned>(1)};
+    return {resident ? Resident::elements : updates_per_block, resident, stream.scratch_of<unsigned>(1)};
   }
   template <int capacity>
   void operator()(CudaStream& stream, const List<SlabItem, capacity>& list, unsigned parts, const AdamW& op) const {
@@ -127,7 +127,7 @@ void sum_of_squares(Stream& stream, const SumOfSquares& op) {
   std::int64_t blocks = 0;
   for (const Tensor& x : op.x) {
     require(x.dtype == DType::f32 || x.dtype == DType::bf16, name, "needs f32 or bf16 on a GPU");
-    blocks += divide_up(x.shape.elements(), squares_a_block);
+    blocks += divide_up(x.shape.elements(), squares_per_block);
   }
   CudaStream& s = cuda_stream(stream);
   double* parts = s.scratch_of<double>(std::max<std::int64_t>(blocks, 1));
@@ -140,7 +140,7 @@ void sum_of_squares(Stream& stream, const SumOfSquares& op) {
   with_list<Numbers, 64, 1024>(op.x.size(), flush, [&](auto& builder) {
     for (const Tensor& x : op.x)
       builder.add({x.data, x.shape.elements(), 0, x.dtype == DType::f32},
-                  divide_up(x.shape.elements(), squares_a_block));
+                  divide_up(x.shape.elements(), squares_per_block));
   });
   add_parts<<<1, 1024, 0, s.handle()>>>(parts, blocks, op.out.as<double>(), op.store == Store::add);
   launched(name);

@@ -9,7 +9,7 @@
 namespace weft::cuda {
 
 constexpr int scan_threads = 128, scan_dim = 64, scan_half = 64;
-constexpr int scan_heads_a_block = 8;
+constexpr int scan_heads_per_block = 8;
 constexpr float log2_of_e = 1.4426950408889634f;
 
 // Rows [first, last) of the chunk that begins at `begin`, columns [column, column + 8 * chunks), into rows
@@ -83,18 +83,18 @@ __device__ __forceinline__ void multiply_pairs(float (&pairs)[count][2][4], cons
   }
 }
 
-// The heads of a block: as many of one group as scan_heads_a_block.
+// The heads of a block: as many of one group as scan_heads_per_block.
 struct HeadRange {
   int group, first, end;
   template <class T>
   __device__ HeadRange(const ScanArguments<T>& x, int index) {
-    const int per_group = (x.per_group + scan_heads_a_block - 1) / scan_heads_a_block;
+    const int per_group = (x.per_group + scan_heads_per_block - 1) / scan_heads_per_block;
     group = index / per_group;
-    first = group * x.per_group + index % per_group * scan_heads_a_block;
-    end = min(first + scan_heads_a_block, (group + 1) * x.per_group);
+    first = group * x.per_group + index % per_group * scan_heads_per_block;
+    end = min(first + scan_heads_per_block, (group + 1) * x.per_group);
   }
   static unsigned count(int groups, int per_group) {
-    return static_cast<unsigned>(groups * divide_up(per_group, scan_heads_a_block));
+    return static_cast<unsigned>(groups * divide_up(per_group, scan_heads_per_block));
   }
 };
 

@@ -6,7 +6,10 @@
 
 #include "tests/checkpoint/model_folder.h"
 #include "weft/base/error.h"
+#include "weft/checkpoint/model_source.h"
+#include "weft/checkpoint/parameter_list.h"
 #include "weft/checkpoint/run_checkpoint.h"
+#include "weft/model/box_pieces.h"
 
 namespace weft {
 namespace {
@@ -57,6 +60,27 @@ class Convert : public ::testing::TestWithParam<std::string> {
 };
 INSTANTIATE_TEST_SUITE_P(Golden, Convert, ::testing::ValuesIn(all_models),
                          [](const auto& golden) { return golden.param; });
+
+// As a rank reads large ones: transposed tensors, and those whose rows take turns, too.
+TEST_P(Convert, EveryParameterIsReadInPieces) {
+  const std::unique_ptr<ModelSource> source = open_model(folder());
+  for (const ListedParameter& parameter : parameters_of(source->description().config)) {
+    ParameterPart whole;
+    whole.identity = parameter.identity;
+    whole.shape = parameter.shape;
+    whole.box = Box::whole(parameter.shape);
+    HostTensor all(DType::f64, whole.elements()), together(DType::f64, 0);
+    source->read(Content::weight, whole, all);
+    for (const Box& box : pieces_of(whole.box, 61)) {
+      ParameterPart piece = whole;
+      piece.box = box;
+      HostTensor values(DType::f64, piece.elements());
+      source->read(Content::weight, piece, values);
+      together.bytes.insert(together.bytes.end(), values.bytes.begin(), values.bytes.end());
+    }
+    ASSERT_TRUE(together.bytes == all.bytes) << to_text(parameter.identity);
+  }
+}
 
 TEST_P(Convert, ThereAndBackIsTheSameFile) {
   const ModelFolder work;

@@ -13,6 +13,7 @@
 #include "weft/base/file.h"
 #include "weft/base/text.h"
 #include "weft/checkpoint/checkpoint_in_progress.h"
+#include "weft/model/box_pieces.h"
 
 namespace weft {
 namespace {
@@ -67,6 +68,17 @@ void expect_values(const RunCheckpoint& checkpoint, const ParameterPart& part) {
   }
 }
 
+// Changes one byte of a file, or its length.
+void damage(const std::string& file, std::size_t at, char with) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekp(static_cast<std::streamoff>(at));
+  stream.put(with);
+}
+
+std::string error_of(const std::string& folder) {
+  return message_of<UserError>([&] { RunCheckpoint(folder).verify(); });
+}
+
 TEST(RunCheckpoint, AnyBoxIsReadFromTheBoxesThatWereWritten) {
   const TemporaryFolder folder;
   save(folder.file("run"), 12, R"({"seed": 7})");
@@ -82,6 +94,8 @@ TEST(RunCheckpoint, AnyBoxIsReadFromTheBoxesThatWereWritten) {
   expect_values(checkpoint, part_of({{1, 0}, {2, 6}}, {7}));
   expect_values(checkpoint, part_of({{0, 2}, {4, 2}}));
   expect_values(checkpoint, part_of(Box::whole({4, 6}), {0, 2, 24}));
+  for (const std::int64_t most : {1, 2, 5, 6, 7, 12, 100})  // as a rank reads a large one
+    for (const Box& piece : pieces_of({{0, 1}, {4, 4}}, most)) expect_values(checkpoint, part_of(piece));
 }
 
 TEST(RunCheckpoint, OfTheSameIterationIsReplaced) {
@@ -110,17 +124,6 @@ TEST(RunCheckpoint, OldOnesAreRemoved) {
   for (std::int64_t iteration : {2, 4, 5, 6, 8, 10}) save(folder.file("run"), iteration);
   remove_old_checkpoints(folder.file("run"), 2, 5);
   EXPECT_EQ(checkpoints_in(folder.file("run")), (std::vector<std::int64_t>{5, 8, 10}));
-}
-
-// Changes one byte of a file, or its length.
-void damage(const std::string& file, std::size_t at, char with) {
-  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
-  stream.seekp(static_cast<std::streamoff>(at));
-  stream.put(with);
-}
-
-std::string error_of(const std::string& folder) {
-  return message_of<UserError>([&] { RunCheckpoint(folder).verify(); });
 }
 
 TEST(RunCheckpoint, DamageIsNamed) {

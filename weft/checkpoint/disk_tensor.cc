@@ -163,24 +163,32 @@ void read_part(const TensorEntry& entry, const DiskPart& part, const BoxRuns& wa
   check_range(part);
   const std::size_t size = size_of(target);
   const auto place = [&](std::int64_t element) { return out + static_cast<std::size_t>(element) * size; };
+  if (wanted.size() == 0) return;
+  const BoxRun last = wanted[wanted.size() - 1];
+  const std::int64_t begin = wanted[0].logical, end = last.logical + last.count;
   std::vector<std::byte> buffer;
   for_each_run(entry.shape, part, [&](const Run& run) {
     if (run.disk_step == 1 && run.parameter_step == 1)
       return wanted.within(run.parameter, run.count, [&](const BoxRun& box) {
         read_range(entry, run.disk + box.logical - run.parameter, box.count, target, place(box.tensor));
       });
-    // Elements apart on disk or in the parameter: the whole span is read, and each wanted one copied.
-    const std::int64_t span = (run.count - 1) * run.disk_step + 1;
+    // Elements apart on disk or in the parameter: the span of those between the first and the last wanted is read, and each
+    // wanted one copied.
+    const std::int64_t first = begin <= run.parameter ? 0 : (begin - run.parameter - 1) / run.parameter_step + 1;
+    const std::int64_t past =
+        end <= run.parameter ? 0 : std::min(run.count, (end - run.parameter - 1) / run.parameter_step + 1);
+    if (first >= past) return;
+    const std::int64_t span = (past - first - 1) * run.disk_step + 1;
     buffer.resize(static_cast<std::size_t>(span) * size);
-    read_range(entry, run.disk, span, target, buffer.data());
+    read_range(entry, run.disk + first * run.disk_step, span, target, buffer.data());
     const auto copy = [&](std::int64_t i, std::int64_t element) {
-      std::memcpy(place(element), buffer.data() + static_cast<std::size_t>(i * run.disk_step) * size, size);
+      std::memcpy(place(element), buffer.data() + static_cast<std::size_t>((i - first) * run.disk_step) * size, size);
     };
     if (run.parameter_step == 1)
       return wanted.within(run.parameter, run.count, [&](const BoxRun& box) {
         for (std::int64_t i = 0; i < box.count; ++i) copy(box.logical - run.parameter + i, box.tensor + i);
       });
-    for (std::int64_t i = 0; i < run.count; ++i)
+    for (std::int64_t i = first; i < past; ++i)
       wanted.within(run.parameter + i * run.parameter_step, 1, [&](const BoxRun& box) { copy(i, box.tensor); });
   });
 }

@@ -14,6 +14,19 @@ namespace {
 
 constexpr std::string_view prefix = "iter_";
 
+// Of a large tensor some MiB at a time are in memory.
+std::uint64_t checksum_in_pieces(std::span<const std::byte> bytes) {
+  constexpr std::size_t most = 4 << 20;
+  if (bytes.size() <= most) return checksum_of(bytes);
+  Checksum sum;
+  for (; !bytes.empty(); bytes = bytes.subspan(std::min(most, bytes.size()))) {
+    const std::span<const std::byte> piece = bytes.first(std::min(most, bytes.size()));
+    sum.add(piece);
+    forget_pages(piece);
+  }
+  return sum.value();
+}
+
 }  // namespace
 
 std::optional<std::int64_t> iteration_in(const std::string& name) {
@@ -98,7 +111,7 @@ const TensorEntry& RunCheckpoint::entry(const std::string& name, const ManifestT
     const std::lock_guard lock(mutex_);
     if (checked_.contains(&box)) return entry;
   }
-  if (checksum_of(entry.bytes) != box.checksum)
+  if (checksum_in_pieces(entry.bytes) != box.checksum)
     throw UserError("{}: tensor '{}' does not have the checksum of {}: the file is damaged", entry.file, name,
                     manifest_name);
   const std::lock_guard lock(mutex_);
@@ -119,16 +132,17 @@ std::optional<StoredType> RunCheckpoint::type_of(const std::string& name) const 
 
 void RunCheckpoint::each_run(const std::string& name, const ManifestTensor& tensor, const BoxRuns& wanted,
                              const Visit& visit) const {
+  if (wanted.size() == 0) return;
+  const BoxRun last = wanted[wanted.size() - 1];
+  const std::int64_t begin = wanted[0].logical, end = last.logical + last.count;
   for (const ManifestBox& box : tensor.boxes) {
-    const BoxRuns stored(tensor.shape, box.box, {});
     const TensorEntry* from = nullptr;  // looked up where there is something to read
-    for (std::int64_t r = 0; r < stored.size(); ++r) {
-      const BoxRun run = stored[r];
+    BoxRuns(tensor.shape, box.box, {}).within(begin, end - begin, [&](const BoxRun& run) {
       wanted.within(run.logical, run.count, [&](const BoxRun& here) {
         if (!from) from = &entry(name, tensor, box);
         visit(*from, run.tensor + here.logical - run.logical, here);
       });
-    }
+    });
     if (from) forget_pages(from->bytes);
   }
 }

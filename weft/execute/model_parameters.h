@@ -16,20 +16,27 @@ class ModelParameters {
 
   const Module& module() const { return module_; }
   bool has(TensorId id, Content content) const;
-  DType type_of(TensorId id, Content content) const;  // on the host: of weights f32 where the device has bf16
-  HostTensor read(TensorId id, Content content) const;
+  DType type_of(TensorId id, Content content) const;    // on the host: of weights f32 where the device has bf16
+  HostTensor read(TensorId id, Content content) const;  // all of it
   // Elements [first, first + count) of the part's box, row-major, in type_of: in `buffer`, which has room for them, or where
   // they lie.
   std::span<const std::byte> read(TensorId id, Content content, const ParameterPart& part, std::int64_t first,
                                   std::int64_t count, std::span<std::byte> buffer) const;
-  void write(TensorId id, Content content, const HostTensor& tensor) const;
+  // Sets such a range to `values`, in type_of.
+  void write(TensorId id, Content content, const ParameterPart& part, std::int64_t first, std::int64_t count,
+             std::span<const std::byte> values) const;
 
-  // Writes the part's elements to their places in the tensor.
-  using Source = std::function<void(const ParameterPart& part, HostTensor& tensor)>;
+  // The host never holds a whole tensor: parts come in pieces of some MiB. A piece is a part of its own, a smaller box of the
+  // same parameter, with a tensor that holds nothing else.
+  //
+  // Writes the piece's elements to their places in the tensor, which is zero before.
+  using Source = std::function<void(const ParameterPart& piece, HostTensor& tensor)>;
+  void write(TensorId id, Content content, const ParameterPart& part, const Source& source) const;
   // Sets all weights. Moments become zero.
   void set_weights(const Source& source) const;
-  using Sink = std::function<void(const ParameterPart& part, const HostTensor& tensor)>;
-  // Every part of every tensor that has such content, one tensor after another.
+  using Sink = std::function<void(const ParameterPart& piece, const HostTensor& tensor)>;
+  // Every part of the tensor, or of every tensor that has such content, one after another.
+  void each(TensorId id, Content content, const Sink& sink) const;
   void each(Content content, const Sink& sink) const;
 
  private:

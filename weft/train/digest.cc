@@ -39,11 +39,10 @@ std::string digest_of(Session& session, std::initializer_list<Content> contents)
     if (!session.options().layout.owns(tensors[i].placement)) continue;
     for (Content content : contents) {
       if (!parameters.has(id, content)) continue;
-      const HostTensor values = parameters.read(id, content);
-      for (const ParameterPart& part : tensors[i].parts) {
-        const std::uint64_t key = random_key(static_cast<std::uint64_t>(content), to_text(part.identity));
-        each_number(part, values, [&](std::int64_t index, double number) { sum.add(key, index, number); });
-      }
+      parameters.each(id, content, [&](const ParameterPart& piece, const HostTensor& values) {
+        const std::uint64_t key = random_key(static_cast<std::uint64_t>(content), to_text(piece.identity));
+        each_number(piece, values, [&](std::int64_t index, double number) { sum.add(key, index, number); });
+      });
     }
   }
   const std::int64_t words[] = {static_cast<std::int64_t>(sum.a), static_cast<std::int64_t>(sum.b)};

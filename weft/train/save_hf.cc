@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
 #include <memory>
 
 #include "weft/base/error.h"
@@ -30,13 +29,18 @@ class GatheredParameters {
     const std::size_t size = static_cast<std::size_t>(bits_of(type)) / 8;
     const auto room = static_cast<std::int64_t>(out.size() / size);
     for (const OwnedPart& owned : owners_.of(identity)) {
-      box_.resize(static_cast<std::size_t>(owned.part.elements()) * size);
+      const std::int64_t elements = owned.part.elements();
+      box_.resize(offset(elements, size));
       const BoxRuns runs = owned.part.runs();
       if (owned.rank == session_.options().layout.rank()) {
-        const HostTensor& values = tensor(owned.tensor);
-        for (std::int64_t r = 0; r < runs.size(); ++r)
-          store(values.dtype, values.at(runs[r].tensor), type, box_.data() + offset(r * runs[r].count, size),
-                runs[r].count);
+        const DType held = parameters_.type_of(owned.tensor, Content::weight);
+        for (std::int64_t first = 0; first < elements; first += at_a_time) {
+          const std::int64_t count = std::min(at_a_time, elements - first);
+          buffer_.resize(offset(count, size_of(held)));
+          const std::span<const std::byte> values =
+              parameters_.read(owned.tensor, Content::weight, owned.part, first, count, buffer_);
+          store(held, values.data(), type, box_.data() + offset(first, size), count);
+        }
       }
       session_.ranks().send_to_first(owned.rank, box_);
       for (std::int64_t r = 0; r < runs.size(); ++r)
@@ -50,21 +54,12 @@ class GatheredParameters {
   static std::size_t offset(std::int64_t elements, std::size_t size) {
     return static_cast<std::size_t>(elements) * size;
   }
-  // A tensor holds many parameters, and a layer asks for few tensors in turns.
-  const HostTensor& tensor(TensorId id) {
-    for (const auto& [known, values] : recent_)
-      if (known == id) return values;
-    constexpr std::size_t kept = 3;
-    if (recent_.size() == kept) recent_.pop_front();
-    recent_.emplace_back(id, parameters_.read(id, Content::weight));
-    return recent_.back().second;
-  }
+  static constexpr std::int64_t at_a_time = 1 << 20;  // elements
 
   Session& session_;
   const ModelParameters& parameters_;
   ParameterOwners owners_;
-  std::vector<std::byte> box_;
-  std::deque<std::pair<TensorId, HostTensor>> recent_;
+  std::vector<std::byte> box_, buffer_;
 };
 
 // Each time that a tensor, or a slice of one, is filled counts; the first `skipped` times nothing happens.

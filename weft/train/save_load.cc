@@ -99,10 +99,12 @@ RunPosition load_checkpoint(Session& session, const CheckpointReader& checkpoint
     const TensorId id(static_cast<std::int64_t>(i));
     for (Content content : {Content::first_moment, Content::second_moment}) {
       if (!parameters.has(id, content)) continue;
-      HostTensor values(parameters.type_of(id, content), tensors[i].shape.elements());
-      for (const ParameterPart& part : tensors[i].parts)
-        if (checkpoint.has(content, part.identity)) checkpoint.read(content, part, values);
-      parameters.write(id, content, values);
+      for (const ParameterPart& part : tensors[i].parts) {
+        if (!checkpoint.has(content, part.identity)) continue;
+        parameters.write(id, content, part, [&](const ParameterPart& piece, HostTensor& values) {
+          checkpoint.read(content, piece, values);
+        });
+      }
     }
   }
   session.set_steps_taken(position.optimizer_steps);

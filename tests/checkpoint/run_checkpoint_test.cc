@@ -98,6 +98,32 @@ TEST(RunCheckpoint, AnyBoxIsReadFromTheBoxesThatWereWritten) {
     for (const Box& piece : pieces_of({{0, 1}, {4, 4}}, most)) expect_values(checkpoint, part_of(piece));
 }
 
+// As many files as there were ranks: a rank opens those that it needs.
+TEST(RunCheckpoint, OpensAFileWhenItIsNeeded) {
+  const TemporaryFolder folder;
+  save(folder.file("run"), 1);
+  const std::string here = folder.file("run/iter_0000001"), rank1 = here + "/rank-00001.safetensors";
+  damage(rank1, 3, 'x');  // the length of its header
+  const RunCheckpoint checkpoint(here);
+  expect_values(checkpoint, part_of({{0, 0}, {4, 3}}));
+  HostTensor tensor(DType::f32, 4);
+  for (int i = 0; i < 2; ++i)
+    EXPECT_THAT(message_of<UserError>([&] {
+                  checkpoint.read(name, part_of({{0, 3}, {4, 1}}), tensor);
+                }),
+                HasSubstr(rank1 + ": not a safetensors file"));
+  EXPECT_THAT(error_of(here), HasSubstr(rank1));
+}
+
+TEST(RunCheckpoint, FilesThatAreOpenMayLoseTheirNames) {
+  const TemporaryFolder folder;
+  save(folder.file("run"), 1);
+  const RunCheckpoint checkpoint(folder.file("run/iter_0000001"));
+  checkpoint.open_files();
+  std::filesystem::remove_all(folder.file("run"));
+  expect_values(checkpoint, part_of(Box::whole({4, 6})));
+}
+
 TEST(RunCheckpoint, OfTheSameIterationIsReplaced) {
   const TemporaryFolder folder;
   save(folder.file("run"), 3, R"({"try": 1})");

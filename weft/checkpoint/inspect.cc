@@ -36,6 +36,7 @@ std::string text_in(const Json& object, const char* key) {
 void open_run(OpenedCheckpoint& opened) {
   opened.form = FolderForm::weft;
   opened.run = std::make_unique<RunCheckpoint>(opened.folder);
+  opened.run->open_files();
   const Manifest& manifest = opened.run->manifest();
   opened.tensors = view_of(*opened.run);
   opened.files.assign(manifest.files.begin(), manifest.files.end());

@@ -86,6 +86,7 @@ class WeftSource : public ModelSource {
   void read(Content content, const ParameterPart& part, HostTensor& tensor) const override {
     checkpoint_.read(tensor_name(content, part.identity), part, tensor);
   }
+  void open_files() const override { checkpoint_.open_files(); }
   std::size_t tensors() const override { return checkpoint_.manifest().tensors.size(); }
   std::optional<SavedRun> run() const override { return checkpoint_.run(); }
   std::vector<TensorEntry> other_tensors() const override {

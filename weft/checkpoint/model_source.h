@@ -31,6 +31,8 @@ class ModelSource {
                     std::span<std::byte> out) const = 0;
   // Writes the elements that the part holds to their places in its tensor.
   virtual void read(Content content, const ParameterPart& part, HostTensor& tensor) const = 0;
+  // From here on all files are open: whatever happens to their names, they can be read.
+  virtual void open_files() const {}
   // What was read of it need not stay in memory.
   virtual void forget(Content content, const ParameterIdentity& identity) const;
   // The tensor that holds it, as its files name it: for messages.

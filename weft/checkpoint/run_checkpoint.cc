@@ -84,7 +84,6 @@ RunCheckpoint::RunCheckpoint(const std::filesystem::path& folder) : folder_(fold
     if (static_cast<std::int64_t>(there) != bytes)
       throw UserError("{}: it has {} bytes, but {} says {}: the checkpoint is damaged or mixed with another",
                       path.string(), there, manifest_name, bytes);
-    files_[name] = std::make_unique<SafetensorsFile>(path);
   }
 }
 
@@ -100,10 +99,17 @@ std::optional<SavedRun> RunCheckpoint::run() const {
   return saved_run_of(parse_json(manifest_.run, where), where);
 }
 
+const SafetensorsFile& RunCheckpoint::file(const std::string& name) const {
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<SafetensorsFile>& file = files_[name];
+  if (!file) file = std::make_unique<SafetensorsFile>(folder_ / name);
+  return *file;
+}
+
 // The box's tensor in its file, after a look at its checksum.
 const TensorEntry& RunCheckpoint::entry(const std::string& name, const ManifestTensor& tensor,
                                         const ManifestBox& box) const {
-  const TensorEntry& entry = files_.at(box.file)->at(name);
+  const TensorEntry& entry = file(box.file).at(name);
   if (entry.type != tensor.type || entry.shape != box.box.extent)
     throw UserError("{}: tensor '{}' is {} {}, but {} says {} {}", entry.file, name, name_of(entry.type),
                     to_text(entry.shape), manifest_name, name_of(tensor.type), to_text(box.box.extent));
@@ -201,7 +207,12 @@ SideFiles RunCheckpoint::side_files() const {
   return files;
 }
 
+void RunCheckpoint::open_files() const {
+  for (const auto& [name, bytes] : manifest_.files) file(name);
+}
+
 void RunCheckpoint::verify(const std::function<void(std::size_t bytes)>& verified) const {
+  open_files();
   for (const auto& [name, tensor] : manifest_.tensors)
     for (const ManifestBox& box : tensor.boxes) {
       const std::span<const std::byte> bytes = entry(name, tensor, box).bytes;

@@ -35,8 +35,9 @@ std::optional<std::int64_t> latest_checkpoint(const std::filesystem::path& dir);
 // neither.
 std::optional<std::filesystem::path> checkpoint_in(const std::filesystem::path& dir);
 
-// A complete checkpoint. Opening checks that the files are there and have their sizes; every box is checked against its
-// checksum when it is first read.
+// A complete checkpoint. Opening checks that the files are there and have their sizes. A file is opened when the first tensor
+// of it is read, since a rank needs few of as many files as there were ranks; every box is checked against its checksum when it
+// is first read.
 class RunCheckpoint : public CheckpointReader {
  public:
   explicit RunCheckpoint(const std::filesystem::path& folder);
@@ -68,7 +69,9 @@ class RunCheckpoint : public CheckpointReader {
   }
   std::vector<CheckpointTensor> tensors() const override;
   std::vector<std::string> others(const std::set<ParameterIdentity>& model) const override;
-  void verify() const override { verify({}); }  // every box
+  void open_files()
+      const;  // all of them: their headers are checked, and they can be read whatever happens to their names
+  void verify() const override { verify({}); }  // every file and box
   // The same; `verified` is told the bytes of each.
   void verify(const std::function<void(std::size_t bytes)>& verified) const;
 
@@ -77,12 +80,13 @@ class RunCheckpoint : public CheckpointReader {
   // Tells which elements of a box's tensor are wanted: `count` from `first` on, and where they go.
   using Visit = std::function<void(const TensorEntry& from, std::int64_t first, const BoxRun& wanted)>;
   void each_run(const std::string& name, const ManifestTensor& tensor, const BoxRuns& wanted, const Visit& visit) const;
+  const SafetensorsFile& file(const std::string& name) const;
   const TensorEntry& entry(const std::string& name, const ManifestTensor& tensor, const ManifestBox& box) const;
 
   std::filesystem::path folder_;
   Manifest manifest_;
-  std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;
   mutable std::mutex mutex_;
+  mutable std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;  // those that were opened
   mutable std::set<const ManifestBox*> checked_;
 };
 

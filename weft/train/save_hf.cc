@@ -99,6 +99,7 @@ HuggingFaceSaver::HuggingFaceSaver(const std::filesystem::path& from, const Mode
                                    const HuggingFaceOptions& options) {
   if (!from.empty() && has_weights(from)) {
     from_ = open_model(from);
+    from_->open_files();  // a long run must not fail at its end
     folder_ = hugging_face_folder(*from_, options);
     others_ = from_->other_tensors();
   } else if (!from.empty()) {

@@ -5,7 +5,7 @@
 //    bytes. Both from files that the system does not hold in memory. The goal is 80 %.
 //  - beside: steps while a save is being written. The goal is that they take no more processor time than they do alone, plus
 //    the writer's own (of a plain write with checksums).
-//  - memory: what a save between steps adds to the process, in MiB.
+// added_mib: by how much a save or a load of all ranks makes the process larger, buffers and mapped pages included.
 //
 //   ./run bench checkpoint [FOLDER [GIB_OF_STATE [ROUNDS]]]
 #include <algorithm>
@@ -199,16 +199,18 @@ void measure(const std::filesystem::path& folder, double gib, int rounds) {
             static_cast<double>(bytes) / 0x1p30, files.size(), save, plain, plain / save, added);
         std::fflush(stdout);
       });
-      double plain = 0;
+      double plain = 0, before = 0;
       alone([&] {
         plain = plain_read(files);
         drop_from_memory(files);
+        forget_peak();
+        before = peak_memory();
       });
       const double load = together(
           [&] { load_checkpoint(session, *open_checkpoint(*find_checkpoint(dir), session.options().config)); });
       if (first) {
-        fmt::print("{{\"case\":\"load\",\"seconds\":{:.3f},\"plain\":{:.3f},\"ratio\":{:.3f}}}\n", load, plain,
-                   plain / load);
+        fmt::print("{{\"case\":\"load\",\"seconds\":{:.3f},\"plain\":{:.3f},\"ratio\":{:.3f},\"added_mib\":{:.0f}}}\n",
+                   load, plain, plain / load, peak_memory() - before);
         std::fflush(stdout);
       }
       // Steps alone, as long as a save takes, and beside one.

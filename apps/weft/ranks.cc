@@ -33,8 +33,8 @@ void print_own(const World& world, const Launch& launch, const std::string& mess
 }
 
 // A process of a launcher: one rank.
-int run_launched(const Launch& launch, double timeout, const std::function<int(World&)>& body) {
-  const std::unique_ptr<World> world = join_world(launch, timeout);
+int run_launched(const Launch& launch, double timeout, Sigterm sigterm, const std::function<int(World&)>& body) {
+  const std::unique_ptr<World> world = join_world(launch, timeout, sigterm);
   try {
     return body(*world);
   } catch (const PeerError& e) {  // that rank prints it, too, unless it cannot
@@ -63,9 +63,9 @@ Launch this_launch(const LayoutOptions& layout) {
   return find_launch(process_environment(), given);
 }
 
-std::unique_ptr<World> join_world(const Launch& launch, double timeout) {
+std::unique_ptr<World> join_world(const Launch& launch, double timeout, Sigterm sigterm) {
   std::unique_ptr<World> world =
-      launch.mpi ? make_mpi_world(launch) : make_tcp_world(launch, process_environment(), timeout);
+      launch.mpi ? make_mpi_world(launch, sigterm) : make_tcp_world(launch, process_environment(), timeout, sigterm);
   world->set_timeout(timeout);
   return world;
 }
@@ -78,7 +78,7 @@ void prepare_ranks(const TrainOptions& options, const Launch& launch) {
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 }
 
-int run_ranks(const TrainOptions& options, const Launch& launch, const std::string& device,
+int run_ranks(const TrainOptions& options, const Launch& launch, const std::string& device, Sigterm sigterm,
               const std::function<int(const RankPlace&)>& body) {
   const bool on_gpu = device == "cuda", emulates = !options.execution.emulate_network.empty();
   const bool nccl = on_gpu && (launch.size > 1 || options.execution.distributed_backend == BackendKind::nccl);
@@ -105,7 +105,7 @@ int run_ranks(const TrainOptions& options, const Launch& launch, const std::stri
     if (emulates)
       throw UserError(
           "--emulate-network works between thread ranks (--ranks N), not between the processes of a launcher");
-    return run_launched(launch, timeout, [&](World& world) { return with_device(&world, launch.local_rank); });
+    return run_launched(launch, timeout, sigterm, [&](World& world) { return with_device(&world, launch.local_rank); });
   }
   const auto ranks = static_cast<int>(options.layout.ranks);
   if (ranks <= 1) return with_device(nullptr, 0);

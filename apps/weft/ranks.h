@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "weft/comm/launch.h"
+#include "weft/comm/sigterm.h"
 #include "weft/comm/world.h"
 #include "weft/train/options.h"
 
@@ -12,7 +13,7 @@ namespace weft {
 
 Launch this_launch(const LayoutOptions& layout);
 // Connects this process with the others that were started: by MPI where an MPI launcher did it, otherwise by TCP.
-std::unique_ptr<World> join_world(const Launch& launch, double timeout);
+std::unique_ptr<World> join_world(const Launch& launch, double timeout, Sigterm sigterm = Sigterm::watch);
 // To be called before anything asks for GPUs.
 void prepare_ranks(const TrainOptions& options, const Launch& launch);
 
@@ -25,7 +26,8 @@ struct RankPlace {
 };
 // Runs body on every rank that lives in this process, each with a device of its own, and returns the largest exit code.
 // Ranks on GPUs talk through NCCL where a launcher started them or --distributed-backend says so.
-int run_ranks(const TrainOptions& options, const Launch& launch, const std::string& device,
+// sigterm: of a process of a launcher.
+int run_ranks(const TrainOptions& options, const Launch& launch, const std::string& device, Sigterm sigterm,
               const std::function<int(const RankPlace&)>& body);
 
 }  // namespace weft

@@ -43,7 +43,7 @@ int run_train_command(std::span<const std::string> words) {
     for (const auto& notes : {flags.notes(), weave_notes(options)})
       for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
   launch.run = run_name(flags);
-  // Before any thread starts. The ranks of a launcher have a handler of their own (weft/comm/message_world.h).
+  // Before any thread starts. Where nothing is asked for, the world of a launcher's rank takes SIGTERM (weft/comm/sigterm.h).
   std::optional<ExitSignals> signals;
   std::optional<Interrupts> interrupts;
   if (options.checkpoint.exit_signal_handler)
@@ -54,7 +54,8 @@ int run_train_command(std::span<const std::string> words) {
   std::string why;
   const std::string device_name = choose_device(options, why);
   if (launch.rank == 0 && !why.empty()) fmt::print(stderr, "note: {}\n", why);
-  return run_ranks(options, launch, device_name, [&](const RankPlace& place) {
+  const Sigterm sigterm = signals ? Sigterm::leave : Sigterm::watch;
+  return run_ranks(options, launch, device_name, sigterm, [&](const RankPlace& place) {
     TrainOptions own = options;
     if (own.execution.threads == 0) own.execution.threads = place.cores;
     if (launch.size > 1) require_same_options(RankExchange(place.world, "options"), options_in_common(flags));

@@ -49,7 +49,7 @@ int run_verify_command(std::span<const std::string> words) {
   prepare_ranks(options, Launch{});
   const auto run = [&](const TrainOptions& o) {
     auto record = std::make_unique<RunRecord>(static_cast<int>(steps));
-    run_ranks(o, Launch{}, o.execution.device, [&](const RankPlace& place) {
+    run_ranks(o, Launch{}, o.execution.device, Sigterm::watch, [&](const RankPlace& place) {
       run_recorded(o, {place.device, counting_pricer(), stdout, place.world, place.ranks_on_device}, *record);
       return 0;
     });

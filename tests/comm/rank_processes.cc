@@ -83,6 +83,10 @@ void RankProcesses::kill(std::size_t which) {
   processes_[which].ended.code = 128 + SIGKILL;
 }
 
+void RankProcesses::signal(std::size_t which, int number) {
+  if (processes_[which].running) ::kill(processes_[which].id, number);
+}
+
 std::vector<EndedProcess> RankProcesses::wait(double grace) {
   const auto begin = Clock::now();
   double until = longest;

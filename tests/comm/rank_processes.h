@@ -29,6 +29,7 @@ class RankProcesses {
   // With this process's environment, without variables of a launcher, plus these variables.
   void start(const std::vector<std::string>& words, const Variables& variables);
   void kill(std::size_t which);  // SIGKILL, and waits for its end
+  void signal(std::size_t which, int number);
   // Until all have ended. After the first failure the others have `grace` seconds to end, then they are killed.
   std::vector<EndedProcess> wait(double grace = 5);
 

@@ -33,19 +33,6 @@ GroupNotice notice_of(std::span<const RankId> members, const std::string& name) 
 
 }  // namespace
 
-SigtermBlock::SigtermBlock() {
-  struct sigaction action {};
-  if (sigaction(SIGTERM, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) return;
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGTERM);
-  blocked_ = pthread_sigmask(SIG_BLOCK, &set, &before_) == 0;
-}
-
-SigtermBlock::~SigtermBlock() {
-  if (blocked_) pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-}
-
 MessageWorld::MessageWorld(int rank, int size, std::string transport)
     : rank_(rank), size_(size), transport_(std::move(transport)), exceptions_(std::uncaught_exceptions()) {}
 

@@ -3,28 +3,11 @@
 
 #include <memory>
 
-#include <signal.h>
-
 #include "weft/comm/control.h"
 #include "weft/comm/messages.h"
 #include "weft/comm/world.h"
 
 namespace weft {
-
-// Blocks SIGTERM for this thread and the threads it starts, so that the control thread can receive it. Does nothing if
-// the program handles SIGTERM itself.
-class SigtermBlock {
- public:
-  SigtermBlock();
-  ~SigtermBlock();
-  SigtermBlock(const SigtermBlock&) = delete;
-  SigtermBlock& operator=(const SigtermBlock&) = delete;
-  bool blocked() const { return blocked_; }
-
- private:
-  bool blocked_ = false;
-  sigset_t before_{};
-};
 
 class MessageWorld : public World {
  public:

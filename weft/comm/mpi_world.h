@@ -6,6 +6,7 @@
 #include <string>
 
 #include "weft/comm/launch.h"
+#include "weft/comm/sigterm.h"
 #include "weft/comm/world.h"
 
 namespace weft {
@@ -14,7 +15,7 @@ namespace weft {
 // its groups. UserError when the launcher does not support MPI, RunError when MPI cannot be loaded or started. The
 // destructor waits for the other ranks' destructors; catch and print errors before it, as mpirun stops the others when
 // the first rank exits with a failure.
-std::unique_ptr<World> make_mpi_world(const Launch& launch);
+std::unique_ptr<World> make_mpi_world(const Launch& launch, Sigterm sigterm = Sigterm::watch);
 
 // What `weft devices` prints about MPI: the library's version, or why there is none. Does not start MPI.
 std::string mpi_version();

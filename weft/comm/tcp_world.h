@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "weft/comm/launch.h"
+#include "weft/comm/sigterm.h"
 #include "weft/comm/world.h"
 
 namespace weft {
@@ -14,6 +15,7 @@ namespace weft {
 // 0 is unknown or rank 0 refuses this process; RunError when some rank does not connect within the timeout (seconds),
 // which also applies to later waits unless World::set_timeout changes it. The destructor waits for the other ranks'
 // destructors.
-std::unique_ptr<World> make_tcp_world(const Launch& launch, const Environment& environment, double timeout = 600);
+std::unique_ptr<World> make_tcp_world(const Launch& launch, const Environment& environment, double timeout = 600,
+                                      Sigterm sigterm = Sigterm::watch);
 
 }  // namespace weft

@@ -1,8 +1,20 @@
 #include "weft/train/exit_signals.h"
 
+#include <algorithm>
 #include <ctime>
 
 namespace weft {
+namespace {
+
+// Takes all that have arrived: the last by number, or 0.
+int drain(const sigset_t& signals) {
+  const timespec at_once{};
+  int last = 0;
+  for (int signal; (signal = sigtimedwait(&signals, nullptr, &at_once)) > 0;) last = std::max(last, signal);
+  return last;
+}
+
+}  // namespace
 
 ExitSignals::ExitSignals() {
   sigemptyset(&signals_);
@@ -11,13 +23,14 @@ ExitSignals::ExitSignals() {
   pthread_sigmask(SIG_BLOCK, &signals_, &before_);
 }
 
-ExitSignals::~ExitSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+ExitSignals::~ExitSignals() {
+  drain(signals_);
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
 
 int ExitSignals::take() const {
-  const timespec at_once{};
-  const int signal = sigtimedwait(&signals_, nullptr, &at_once);
-  if (signal <= 0) return 0;
-  pthread_sigmask(SIG_UNBLOCK, &signals_, nullptr);
+  const int signal = drain(signals_);
+  if (signal != 0) pthread_sigmask(SIG_UNBLOCK, &signals_, nullptr);
   return signal;
 }
 

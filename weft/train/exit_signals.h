@@ -5,8 +5,9 @@
 
 namespace weft {
 
-// While it lives, the two signals wait until they are asked for. Made before other threads start, so that they inherit
-// that. A second signal, once the first has been taken, ends the process as usual.
+// While it lives, the two signals wait until they are asked for; those that nobody has asked for in the end are dropped:
+// the run may have ended for the signal that another rank got a moment before. Made before other threads start, so that they
+// inherit that. A signal that arrives after one has been taken ends the process as usual.
 class ExitSignals {
  public:
   ExitSignals();
@@ -14,7 +15,7 @@ class ExitSignals {
   ExitSignals(const ExitSignals&) = delete;
   ExitSignals& operator=(const ExitSignals&) = delete;
 
-  // Takes a signal that has arrived: its number, or 0. From any thread.
+  // Takes the signals that have arrived, launchers may send both: the number of one, or 0. From any thread.
   int take() const;
 
  private:

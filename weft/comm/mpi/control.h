@@ -14,12 +14,13 @@
 
 #include "weft/comm/control.h"
 #include "weft/comm/mpi/calls.h"
+#include "weft/comm/sigterm.h"
 
 namespace weft {
 
 class MpiControl : public Control {
  public:
-  enum class Sigterm : unsigned char { watch, leave };  // watch: SIGTERM is blocked in every thread of the process
+  // sigterm: watch only where the signal is blocked in every thread of the process.
   MpiControl(MPI_Comm comm, int rank, int size, Sigterm sigterm);
   ~MpiControl() override;  // ends the thread
 

@@ -27,7 +27,7 @@ const MpiModule& load_module() {
 
 }  // namespace
 
-std::unique_ptr<World> make_mpi_world(const Launch& launch) {
+std::unique_ptr<World> make_mpi_world(const Launch& launch, Sigterm sigterm) {
   if (!launch.mpi) {
     throw UserError(
         "MPI cannot connect this process with others: it is {}. Start it with mpirun, mpiexec, or srun with MPI "
@@ -36,7 +36,7 @@ std::unique_ptr<World> make_mpi_world(const Launch& launch) {
         launch.text());
   }
   try {
-    return std::unique_ptr<World>(load_module().open(launch.rank, launch.size));
+    return std::unique_ptr<World>(load_module().open(launch.rank, launch.size, sigterm));
   } catch (const RunError& error) {
     throw RunError("{} (this is {}; {})", error.what(), launch.text(), launch.without_mpi());
   }

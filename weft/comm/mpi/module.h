@@ -4,17 +4,19 @@
 
 #include <string>
 
+#include "weft/comm/sigterm.h"
 #include "weft/comm/world.h"
 
 namespace weft {
 
 struct MpiModule {
-  int version;                         // mpi_module_version of the module's build
-  World* (*open)(int rank, int size);  // rank and size as the launcher gives them; the caller owns the world
+  int version;  // mpi_module_version of the module's build
+  // rank and size as the launcher gives them; the caller owns the world
+  World* (*open)(int rank, int size, Sigterm sigterm);
   std::string (*library_version)();
 };
 
-inline constexpr int mpi_module_version = 3;  // raised when World, Communicator or MpiModule change
+inline constexpr int mpi_module_version = 4;  // raised when World, Communicator or MpiModule change
 inline constexpr const char* mpi_module_entry = "weft_mpi_module";
 
 }  // namespace weft

@@ -37,11 +37,10 @@ MPI_Comm duplicate_world() {
 
 class MpiWorld : public MessageWorld {
  public:
-  MpiWorld(int rank, int size) : MessageWorld(rank, size, "MPI") {
+  MpiWorld(int rank, int size, Sigterm sigterm) : MessageWorld(rank, size, "MPI"), sigterm_(sigterm) {
     start_mpi(rank, size);
     const MPI_Comm setup = duplicate_world();
-    control_ = std::make_shared<MpiControl>(
-        duplicate_world(), rank, size, sigterm_.blocked() ? MpiControl::Sigterm::watch : MpiControl::Sigterm::leave);
+    control_ = std::make_shared<MpiControl>(duplicate_world(), rank, size, sigterm_.control());
     use(control_, std::make_unique<MpiMessages>(control_, setup));
   }
 
@@ -73,7 +72,7 @@ class MpiWorld : public MessageWorld {
   std::shared_ptr<MpiControl> control_;
 };
 
-World* open_world(int rank, int size) { return new MpiWorld(rank, size); }
+World* open_world(int rank, int size, Sigterm sigterm) { return new MpiWorld(rank, size, sigterm); }
 
 std::string library_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING + 1] = {};

@@ -2,7 +2,7 @@
 
 namespace weft {
 
-TcpControl::TcpControl(int rank, int size, std::vector<Socket> peers, TcpEngine::Sigterm sigterm)
+TcpControl::TcpControl(int rank, int size, std::vector<Socket> peers, Sigterm sigterm)
     : Control(rank, size),
       engine_(std::move(peers), sigterm,
               {

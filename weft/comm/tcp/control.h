@@ -8,7 +8,7 @@ namespace weft {
 
 class TcpControl : public Control {
  public:
-  TcpControl(int rank, int size, std::vector<Socket> peers, TcpEngine::Sigterm sigterm);
+  TcpControl(int rank, int size, std::vector<Socket> peers, Sigterm sigterm);
   ~TcpControl() override { engine_.stop(); }
 
   TcpEngine& engine() { return engine_; }

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "weft/comm/sigterm.h"
 #include "weft/comm/tcp/incoming.h"
 #include "weft/comm/tcp/outgoing.h"
 #include "weft/comm/tcp/posted.h"
@@ -26,9 +27,9 @@ class TcpEngine {
     std::function<void()> sigterm;
     std::function<void(const std::string& why)> failed;  // the engine itself
   };
-  enum class Sigterm : unsigned char { watch, leave };  // watch: SIGTERM is blocked in every thread of the process
 
-  // `peers`: a connected socket for each other rank, as returned by connect_ranks.
+  // `peers`: a connected socket for each other rank, as returned by connect_ranks. sigterm: watch only where the signal is
+  // blocked in every thread of the process.
   TcpEngine(std::vector<Socket> peers, Sigterm sigterm, Events events);
   ~TcpEngine();
   void start();

@@ -11,9 +11,9 @@ namespace {
 
 class TcpWorld : public MessageWorld {
  public:
-  TcpWorld(int rank, int size, std::vector<Socket> peers) : MessageWorld(rank, size, "TCP") {
-    control_ = std::make_shared<TcpControl>(rank, size, std::move(peers),
-                                            sigterm_.blocked() ? TcpEngine::Sigterm::watch : TcpEngine::Sigterm::leave);
+  TcpWorld(int rank, int size, std::vector<Socket> peers, Sigterm sigterm)
+      : MessageWorld(rank, size, "TCP"), sigterm_(sigterm) {
+    control_ = std::make_shared<TcpControl>(rank, size, std::move(peers), sigterm_.control());
     std::vector<int> everyone;
     for (int each = 0; each < size; ++each) everyone.push_back(each);
     use(control_, std::make_unique<TcpMessages>(control_, 0, std::move(everyone)));
@@ -38,14 +38,15 @@ class TcpWorld : public MessageWorld {
 
 }  // namespace
 
-std::unique_ptr<World> make_tcp_world(const Launch& launch, const Environment& environment, double timeout) {
+std::unique_ptr<World> make_tcp_world(const Launch& launch, const Environment& environment, double timeout,
+                                      Sigterm sigterm) {
   WEFT_CHECK(timeout > 0, "the timeout must be positive, not {} seconds", timeout);
   std::vector<Socket> peers(1);
   if (launch.size > 1) {
     const MasterAddress master = find_master_address(launch, environment);
     peers = connect_ranks(launch.rank, launch.size, master, timeout);
   }
-  auto world = std::make_unique<TcpWorld>(launch.rank, launch.size, std::move(peers));
+  auto world = std::make_unique<TcpWorld>(launch.rank, launch.size, std::move(peers), sigterm);
   world->set_timeout(timeout);
   return world;
 }

@@ -3,7 +3,7 @@
 
 namespace weft {
 
-std::unique_ptr<World> make_mpi_world(const Launch& launch) {
+std::unique_ptr<World> make_mpi_world(const Launch& launch, Sigterm) {
   throw UserError(
       "this is {}, and weft was built without MPI: install MPI's headers (libopenmpi-dev) and build again, or start it "
       "another way: {}",

@@ -169,6 +169,35 @@ TEST_F(Resume, TakesADamagedCheckpointOnlyForWhatItIs) {
   EXPECT_THAT(older.out, HasSubstr("loaded " + dir + "/iter_0000004, iteration 4\n"));
 }
 
+TEST_F(Resume, ATimeLimitSavesAndExitsWithZero) {
+  const std::string dir = folder_.file("run");
+  Words endless = run_;
+  *std::find(endless.begin(), endless.end(), "8") = "100000000";
+  const std::string output = expect_done(endless + Words{"--save", dir, "--exit-duration-in-mins", "0.005"});
+  const std::string iteration = read_file(dir + "/latest_checkpointed_iteration.txt");
+  EXPECT_THAT(output, HasSubstr("stopped after iteration " + iteration + ": --exit-duration-in-mins 0.005\n"));
+  // It is a run like any other, and the time counts anew.
+  const Words two_more = endless + Words{"--exit-interval", std::to_string(std::stoi(iteration) + 2)};
+  EXPECT_EQ(digest_in(expect_done(two_more + Words{"--load", dir, "--exit-duration-in-mins", "1"})),
+            digest_in(expect_done(two_more)));
+}
+
+// Each part has a file of its own, which tells TensorBoard to forget what the part before has written after its checkpoint.
+TEST_F(Resume, TellsTensorboardWhereItGoesOn) {
+  const std::string dir = folder_.file("run"), board = folder_.file("board");
+  const Words run = run_ + Words{"--save", dir, "--load", dir, "--tensorboard-dir", board};
+  expect_done(run + Words{"--exit-interval", "5"});
+  expect_done(run + Words{"--exit-interval", "8"});
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(board))
+    files.push_back(read_file(entry.path().string()));
+  ASSERT_EQ(files.size(), 2u);
+  // An event's step (field 2) and session log (field 7) with the status START (field 1).
+  const std::string restart = "\x10\x06\x3a\x02\x08\x01";
+  const auto restarts = [&](const std::string& bytes) { return bytes.find(restart) != std::string::npos; };
+  EXPECT_EQ(std::count_if(files.begin(), files.end(), restarts), 1);
+}
+
 TEST_F(Resume, ASignalSavesAndExitsWithZero) {
   const std::string dir = folder_.file("run"), log = folder_.file("log");
   std::string command = fmt::format("timeout --preserve-status -s TERM 2 {}/weft", WEFT_BINARY_DIR);

@@ -35,6 +35,12 @@ TEST(Tensorboard, ScalarRecord) {
             "1d00000000000000602fdf2309000000000000004010642a100a0e0a076c6d206c6f73731500002040b3661880");
 }
 
+TEST(Tensorboard, RestartRecord) {
+  // Event.wall_time 1.0, Event.step 300, Event.session_log {status START}
+  EXPECT_EQ(hex(tensorboard_restart_record(1.0, 300).substr(12, 16)), "09000000000000f03f10ac023a020801");
+  EXPECT_EQ(tensorboard_restart_record(1.0, 300).size(), 12u + 16 + 4);
+}
+
 TEST(Tensorboard, LongTagsAndStepsNeedTwoByteLengths) {
   const std::string tag(200, 't');
   const std::string record = tensorboard_scalar_record(1.0, 300, tag, 0.0f);
@@ -46,6 +52,34 @@ TEST(Tensorboard, LongTagsAndStepsNeedTwoByteLengths) {
   EXPECT_EQ(hex(record.substr(record.size() - 9, 5)), "1500000000") << "a value of zero is written";
 }
 
+// The data of each record of a file.
+std::vector<std::string> records_in(const std::filesystem::path& file) {
+  const std::string bytes = read_file(file);
+  std::vector<std::string> records;
+  for (std::size_t at = 0; at + 16 <= bytes.size();) {
+    std::uint64_t length = 0;
+    std::memcpy(&length, bytes.data() + at, 8);
+    if (at + 16 + length > bytes.size()) break;
+    records.push_back(bytes.substr(at + 12, length));
+    at += 16 + length;
+  }
+  return records;
+}
+
+// Points after the iteration it goes on from, which a killed run may have written, are forgotten.
+TEST(Tensorboard, ARunThatGoesOnSaysWhere) {
+  const auto folder = std::filesystem::temp_directory_path() / fmt::format("weft-tensorboard-on-{}", ::getpid());
+  {
+    TensorboardWriter first(folder), writer(folder, 5);
+    const std::vector<std::string> began = records_in(first.file()), records = records_in(writer.file());
+    EXPECT_EQ(began.size(), 1u);
+    ASSERT_EQ(records.size(), 2u);
+    EXPECT_EQ(records[0].substr(9), "\x1a\rbrain.Event:2");
+    EXPECT_EQ(hex(records[1].substr(9)), "10063a020801") << "step 6, status START";
+  }
+  std::filesystem::remove_all(folder);
+}
+
 TEST(Tensorboard, FilesCanBeReadBack) {
   const auto folder = std::filesystem::temp_directory_path() / fmt::format("weft-tensorboard-{}", ::getpid()) / "run";
   {
@@ -54,16 +88,7 @@ TEST(Tensorboard, FilesCanBeReadBack) {
     EXPECT_EQ(writer.file().filename().string().find("events.out.tfevents."), 0u);
     writer.scalar("lm loss", 1, 3.25);
     writer.scalar("lm loss", 0, 3.25);
-    const std::string bytes = read_file(writer.file());
-    std::vector<std::string> records;
-    for (std::size_t at = 0; at < bytes.size();) {
-      std::uint64_t length = 0;
-      ASSERT_LE(at + 16, bytes.size());
-      std::memcpy(&length, bytes.data() + at, 8);
-      ASSERT_LE(at + 16 + length, bytes.size());
-      records.push_back(bytes.substr(at + 12, length));
-      at += 16 + length;
-    }
+    const std::vector<std::string> records = records_in(writer.file());
     ASSERT_EQ(records.size(), 3u);
     EXPECT_EQ(records[0].substr(9), "\x1a\rbrain.Event:2");
     EXPECT_EQ(hex(records[1].substr(9)), "10012a100a0e0a076c6d206c6f73731500005040");

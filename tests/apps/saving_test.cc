@@ -54,6 +54,19 @@ class Saving : public testing::Test {
             "--threads",
             "1"};
   }
+  // Starts in milliseconds.
+  Words tiny(int iterations, const std::string& rate, const std::string& eval_iters = "0") const {
+    return Words{"train", "--device", "cpu"} + tiny_model +
+           Words{"--stories", "20000", "--threads",    "1",        "--lr-decay-style", "constant",
+                 "--lr",      rate,    "--eval-iters", eval_iters, "--train-iters",    std::to_string(iterations)};
+  }
+  // The checkpoint of an iteration has the weights and moments that a run has which ends there.
+  void expect_state_of(const Words& words, int iteration) const {
+    expect_done(words + Words{"--save", folder_.file("straight"), "--exit-interval", std::to_string(iteration)});
+    const std::string name = fmt::format("/iter_{:07}", iteration);
+    const std::string same = expect_done({"inspect", "--diff", dir_ + name, folder_.file("straight") + name});
+    EXPECT_THAT(same, HasSubstr("\n66 tensors by name: 66 equal bit for bit\n"));
+  }
   // Whose weights are no numbers, or soon will be.
   Words diverging(std::int64_t iterations) const {
     return model(iterations) + Words{"--lr", "1e30", "--lr-decay-style", "constant"};
@@ -99,6 +112,58 @@ TEST_F(Saving, StepsThatAreNotFiniteAreSkippedAsOftenAsAllowed) {
   EXPECT_THAT(outcome.out, testing::ContainsRegex("number of skipped iterations:   [12] .* nan iterations:   [12] "));
   expect_refused(model(2) + Words{"--skip-nonfinite-steps", "3", "--clip-grad", "0"},
                  {"--skip-nonfinite-steps 3: with --clip-grad 0 nobody looks at gradients; clip them"});
+}
+
+std::string digest_in(const std::string& output) {
+  const std::size_t at = output.find("digest");
+  return at == std::string::npos ? "none in: " + output : output.substr(at, output.find('\n', at) - at);
+}
+
+TEST_F(Saving, AStepThatIsNotFiniteLeavesTheStateBeforeIt) {
+  const Words words = tiny(6, "1e30");
+  const Outcome outcome = run_weft(words + Words{"--save", dir_});
+  EXPECT_EQ(outcome.code, 1) << outcome.out;
+  EXPECT_THAT(outcome.err, HasSubstr("iteration 2: the "));
+  EXPECT_THAT(outcome.err, HasSubstr("weights were left as they were"));
+  EXPECT_THAT(outcome.out, HasSubstr("saved " + dir_ + "/iter_0000001 in "));
+  EXPECT_EQ(read_file(dir_ + "/latest_checkpointed_iteration.txt"), "1");
+  expect_state_of(words, 1);
+  // It goes on as a run of which that step was skipped.
+  const Words skipping = words + Words{"--skip-nonfinite-steps", "9", "--digest"};
+  EXPECT_EQ(digest_in(expect_done(skipping + Words{"--load", dir_})), digest_in(expect_done(skipping)));
+}
+
+TEST_F(Saving, AValidationThatIsNotFiniteLeavesTheStateOfItsStep) {
+  const Words words = tiny(100, "1e15", "1");
+  const Outcome outcome = run_weft(words + Words{"--save", dir_, "--eval-interval", "1"});
+  EXPECT_EQ(outcome.code, 1) << outcome.out;
+  EXPECT_THAT(outcome.err, HasSubstr("the validation loss at iteration 1 is not finite"));
+  EXPECT_THAT(outcome.out, HasSubstr("saved " + dir_ + "/iter_0000001 in "));
+  expect_state_of(words, 1);
+  const Words skipping = words + Words{"--exit-interval", "3", "--skip-nonfinite-steps", "9", "--digest"};
+  EXPECT_EQ(digest_in(expect_done(skipping + Words{"--load", dir_})), digest_in(expect_done(skipping)));
+}
+
+// A run that is saved amid skipped steps is the same run: what it has skipped counts.
+TEST_F(Saving, SkippedStepsCountAcrossAStop) {
+  const Words words = tiny(9, "1e30") + Words{"--skip-nonfinite-steps", "3"};
+  const std::string error = run_weft(words).err;
+  EXPECT_THAT(error, HasSubstr("iteration 5: the "));
+  expect_done(words + Words{"--save", dir_, "--exit-interval", "3"});
+  const Outcome resumed = run_weft(words + Words{"--load", dir_});
+  EXPECT_EQ(resumed.code, 1) << resumed.out;
+  EXPECT_EQ(resumed.err, error);
+}
+
+TEST_F(Saving, AJumpOfTheLossIsRemarkedAfterAStop) {
+  const auto remark = [](const std::string& output) {
+    const std::size_t at = output.find("warning: iteration 2: the loss jumps from about ");
+    return at == std::string::npos ? "none in: " + output : output.substr(at, output.find('\n', at) - at);
+  };
+  const std::string straight = remark(expect_done(tiny(2, "10")));
+  EXPECT_THAT(straight, HasSubstr(" jumps "));
+  expect_done(tiny(2, "10") + Words{"--save", dir_, "--exit-interval", "1"});
+  EXPECT_EQ(remark(expect_done(tiny(2, "10") + Words{"--load", dir_})), straight);
 }
 
 TEST_F(Saving, AFolderThatIsLostIsReplacedByTheFallback) {

@@ -47,10 +47,13 @@ Json to_json(const SavedRun& run) {
   // Doubles come back with all their bits. Those that are not finite would not; the sums are of steps that were.
   const Json unlogged = {{"steps", log.steps},           {"loss", log.loss},       {"seconds", log.seconds},
                          {"mtp_losses", log.mtp_losses}, {"skipped", log.skipped}, {"not_finite", log.not_finite}};
+  const LossTrend& trend = run.position.loss_trend;
   return {{"iteration", run.position.iteration},
           {"consumed_train_samples", run.position.consumed_samples},
           {"optimizer_steps", run.position.optimizer_steps},
           {"unlogged", unlogged},
+          {"not_finite_in_a_row", run.position.not_finite_in_a_row},
+          {"loss_trend", {{"mean", trend.mean}, {"known", trend.known}, {"high", trend.high}}},
           {"ranks", run.ranks},
           {"arguments", Json::parse(run.arguments)}};
 }
@@ -64,8 +67,14 @@ SavedRun saved_run_of(const Json& json, const std::string& where) {
              sums.at("seconds").get<double>(),       sums.at("mtp_losses").get<std::vector<double>>(),
              sums.at("skipped").get<std::int64_t>(), sums.at("not_finite").get<std::int64_t>()};
     }
+    LossTrend trend;  // older versions wrote neither this nor the next
+    if (json.contains("loss_trend")) {
+      const Json& losses = json["loss_trend"];
+      trend = {losses.at("mean").get<double>(), losses.at("known").get<bool>(), losses.at("high").get<bool>()};
+    }
     return {{json.at("iteration").get<std::int64_t>(), json.at("consumed_train_samples").get<std::int64_t>(),
-             json.at("optimizer_steps").get<std::int64_t>(), log},
+             json.at("optimizer_steps").get<std::int64_t>(), log, json.value("not_finite_in_a_row", std::int64_t{0}),
+             trend},
             json.value("ranks", std::int64_t{1}),
             json.contains("arguments") ? json["arguments"].dump() : "{}"};
   } catch (const Json::exception&) {

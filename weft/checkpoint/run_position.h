@@ -16,12 +16,23 @@ struct LogSums {
   bool operator==(const LogSums&) const = default;
 };
 
+// What a jump of the loss is measured by.
+struct LossTrend {
+  double mean = 0;  // of about the last ten losses
+  bool known = false;
+  bool high = false;  // the last of them was, so that the next one is not remarked again
+
+  bool operator==(const LossTrend&) const = default;
+};
+
 // Schedules and the order of samples follow from it.
 struct RunPosition {
   std::int64_t iteration = 0;         // steps done
   std::int64_t consumed_samples = 0;  // of training
   std::int64_t optimizer_steps = 0;   // those that moved weights
   LogSums unlogged = {};
+  std::int64_t not_finite_in_a_row = 0;  // the last steps, which were skipped
+  LossTrend loss_trend = {};
 };
 
 }  // namespace weft

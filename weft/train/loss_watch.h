@@ -3,17 +3,12 @@
 
 #include <string>
 
+#include "weft/checkpoint/run_position.h"
+
 namespace weft {
 
-class LossWatch {
- public:
-  // Of every step whose loss is finite, one after another. Returns a remark for the log, "" most often: once for a loss of
-  // more than twice the mean of late, and more than 1 above it.
-  std::string look_at(double loss);
-
- private:
-  double mean_ = 0;  // of about the last ten losses
-  bool known_ = false, high_ = false;
-};
+// Of every step whose loss is finite, one after another. Returns a remark for the log, "" most often: once for a loss of
+// more than twice the mean of late, and more than 1 above it.
+std::string look_at_loss(LossTrend& trend, double loss);
 
 }  // namespace weft

@@ -114,8 +114,6 @@ class Loop {
   RunPosition position_;  // with the step that is under way
   Clock::time_point begin_;
   std::int64_t first_iteration_ = 1;  // of this run
-  std::int64_t not_finite_in_a_row_ = 0;
-  LossWatch loss_watch_;
   const CheckpointControl::Say tell_ = [this](const std::string& text) { say(text); };
 };
 
@@ -271,14 +269,14 @@ int Loop::run() {
 // Ends the run with a step that is not, unless such steps are skipped.
 void Loop::require_finite(std::int64_t iteration, const StepResult& result, const RunPosition& before) {
   if (result.finite) {
-    not_finite_in_a_row_ = 0;
-    if (const std::string remark = loss_watch_.look_at(result.loss); !remark.empty())
+    position_.not_finite_in_a_row = 0;
+    if (const std::string remark = look_at_loss(position_.loss_trend, result.loss); !remark.empty())
       say(fmt::format("warning: iteration {}: {}", iteration, remark));
     return;
   }
   const char* const what = std::isfinite(result.loss) ? "gradient" : "loss";
   const std::int64_t allowed = options_.optimizer.skip_nonfinite_steps;
-  if (++not_finite_in_a_row_ <= allowed) {
+  if (++position_.not_finite_in_a_row <= allowed) {
     say(fmt::format("warning: iteration {}: the {} is not finite; the step is skipped", iteration, what));
     return;
   }

@@ -133,6 +133,16 @@ TEST_F(Saving, AStepThatIsNotFiniteLeavesTheStateBeforeIt) {
   EXPECT_EQ(digest_in(expect_done(skipping + Words{"--load", dir_})), digest_in(expect_done(skipping)));
 }
 
+TEST_F(Saving, AnErrorWithinAStepLeavesTheStateBeforeIt) {
+  const Outcome outcome = run_weft(tiny(6, "1e-3") + Words{"--save", dir_, "--inject-fault", "error@8:0:4"});
+  EXPECT_EQ(outcome.code, 1) << outcome.out;
+  EXPECT_THAT(outcome.err, HasSubstr("node 8, "));
+  EXPECT_THAT(outcome.out, HasSubstr("saved " + dir_ + "/iter_0000003 in "));
+  expect_state_of(tiny(6, "1e-3"), 3);
+  const Words whole = tiny(6, "1e-3") + Words{"--digest"};
+  EXPECT_EQ(digest_in(expect_done(whole + Words{"--load", dir_})), digest_in(expect_done(whole)));
+}
+
 TEST_F(Saving, AValidationThatIsNotFiniteLeavesTheStateOfItsStep) {
   const Words words = tiny(100, "1e15", "1");
   const Outcome outcome = run_weft(words + Words{"--save", dir_, "--eval-interval", "1"});

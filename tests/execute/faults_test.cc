@@ -159,14 +159,20 @@ TEST(Faults, are_asked_for_in_words) {
   EXPECT_EQ(fault.kind, Kind::stall);
   EXPECT_EQ(fault.node, 37);
   EXPECT_EQ(fault.rank, 2);
-  for (const char* wrong : {"", "stall", "stall@3", "boom@3:1", "error@x:1", "error@3:", "error@-1:0"}) {
+  EXPECT_EQ(fault.step, 1);
+  const InjectedFault later = parse_fault("error@3:0:12");
+  EXPECT_EQ(later.rank, 0);
+  EXPECT_EQ(later.step, 12);
+  for (const char* wrong : {"", "stall", "stall@3", "boom@3:1", "error@x:1", "error@3:", "error@-1:0", "error@3:0:0",
+                            "error@3:0:", "error@3:0:1:2"}) {
     try {
       parse_fault(wrong);
       FAIL() << wrong << " is not refused";
     } catch (const UserError& e) {
-      EXPECT_EQ(std::string(e.what()), fmt::format("`fault` '{}': not KIND@NODE:RANK, as in error@37:1; KIND is error, "
-                                                   "stall, kill or counts",
-                                                   wrong));
+      EXPECT_EQ(std::string(e.what()),
+                fmt::format("`fault` '{}': not KIND@NODE:RANK[:STEP], as in error@37:1; KIND is error, "
+                            "stall, kill or counts",
+                            wrong));
     }
   }
 }

@@ -31,16 +31,19 @@ void InjectedFault::strike(const World* world) const {
 InjectedFault parse_fault(const std::string& text) {
   InjectedFault fault;
   const std::size_t at = text.find('@'), colon = text.find(':', at == std::string::npos ? 0 : at);
-  const std::string kind = text.substr(0, at);
+  const std::string kind = text.substr(0, at), place = text.substr(std::min(colon, text.size() - 1) + 1);
+  const std::size_t second = place.find(':');
   fault.kind = kind == "error"    ? InjectedFault::Kind::error
                : kind == "stall"  ? InjectedFault::Kind::stall
                : kind == "kill"   ? InjectedFault::Kind::kill
                : kind == "counts" ? InjectedFault::Kind::counts
                                   : InjectedFault::Kind::none;
   if (fault.kind == InjectedFault::Kind::none || at == std::string::npos || colon == std::string::npos ||
-      !parse_int(text.substr(at + 1, colon - at - 1), fault.node) || !parse_int(text.substr(colon + 1), fault.rank) ||
-      fault.node < 0 || fault.rank < 0)
-    throw UserError("`fault` '{}': not KIND@NODE:RANK, as in error@37:1; KIND is error, stall, kill or counts", text);
+      !parse_int(text.substr(at + 1, colon - at - 1), fault.node) || !parse_int(place.substr(0, second), fault.rank) ||
+      (second != std::string::npos && !parse_int(place.substr(second + 1), fault.step)) || fault.node < 0 ||
+      fault.rank < 0 || fault.step < 1)
+    throw UserError("`fault` '{}': not KIND@NODE:RANK[:STEP], as in error@37:1; KIND is error, stall, kill or counts",
+                    text);
   return fault;
 }
 

@@ -15,13 +15,14 @@ struct InjectedFault {
   enum class Kind : unsigned char { none, error, stall, kill, counts } kind = Kind::none;
   std::int64_t node = -1;
   std::int64_t rank = 0;
+  std::int64_t step = 1;  // of the process; the first is 1
 
-  bool strikes(NodeId id) const { return kind != Kind::none && id.value == node; }
+  bool strikes(NodeId id, std::int64_t now) const { return kind != Kind::none && id.value == node && now == step; }
   // Every kind but `counts`, which the exchange itself carries out. world: null for one rank.
   void strike(const World* world) const;
 };
 
-// "error@37:1": kind, node and rank. UserError for anything else.
+// "error@37:1": kind, node and rank; "error@37:1:5": at the fifth step. UserError for anything else.
 InjectedFault parse_fault(const std::string& text);
 
 // UserError if the fault cannot occur: there is no such rank or node, or the node of `counts` exchanges no tokens.

@@ -89,6 +89,7 @@ PreparedPlan::PreparedPlan(const Module& module, Plan plan, MemoryPlan memory, D
     }
   }
   reserve_counts();
+  find_changes();
   bound_.reserve(plan_.uses.size());
   for (const BufferUse& use : plan_.uses) bound_.push_back(tensors[use.buffer.index()]);
 
@@ -101,6 +102,30 @@ PreparedPlan::PreparedPlan(const Module& module, Plan plan, MemoryPlan memory, D
     device.copy_in(stream, tensors[i].data, bytes.data(), bytes.size());
     stream.synchronize();
   }
+}
+
+void PreparedPlan::find_changes() {
+  changes_.assign(plan_.nodes.size(), Change::none);
+  for (std::size_t i = 0; i < plan_.nodes.size(); ++i) {
+    const Node& node = plan_.nodes[i];
+    for (const BufferUse& use : plan_.uses_of(node)) {
+      const StorageClass storage = plan_.value_of(use.buffer).storage;
+      if (use.access != Access::read && (storage == StorageClass::weight || storage == StorageClass::state))
+        changes_[i] = node.carried ? Change::carried : Change::own;
+    }
+    carried_ += changes_[i] == Change::carried;
+  }
+}
+
+void PreparedPlan::begin_step() {
+  ++step_;
+  own_begun_ = carried_begun_ = carried_done_ = 0;
+}
+
+PreparedPlan::Changed PreparedPlan::changed() const {
+  if (own_begun_ > 0) return Changed::some;
+  if (carried_begun_ == 0) return Changed::nothing;
+  return carried_done_ == carried_ ? Changed::carried : Changed::some;
 }
 
 // Reserves memory for the counts of exchanges, by lane, so that a step allocates nothing.
@@ -147,7 +172,10 @@ void PreparedPlan::run_node(NodeId id, Stream& stream, bool wait) const {
 
 void PreparedPlan::run(NodeId id, Stream& stream) const {
   const Node& node = plan_.nodes[id.index()];
-  if (fault_.strikes(id)) fault_.strike(world_);
+  if (fault_.strikes(id, step_) && !struck_.exchange(true)) fault_.strike(world_);
+  const Change change = changes_[id.index()];
+  if (change == Change::own) ++own_begun_;
+  if (change == Change::carried) ++carried_begun_;
   const auto first = static_cast<std::size_t>(node.first_use), count = static_cast<std::size_t>(node.uses);
   std::int64_t end = 0;
   for (const BufferUse& use : plan_.uses_of(node))
@@ -163,7 +191,7 @@ void PreparedPlan::run(NodeId id, Stream& stream) const {
       break;
     }
     case NodeKind::communicate:
-      communicate(node, stream, fault_.strikes(id));
+      communicate(node, stream, fault_.strikes(id, step_));
       break;
     case NodeKind::wait_counts:
       wait_for_counts(node, stream);
@@ -174,6 +202,7 @@ void PreparedPlan::run(NodeId id, Stream& stream) const {
     case NodeKind::release:
       break;  // the memory plan reuses the memory
   }
+  if (change == Change::carried) ++carried_done_;
 }
 
 // Copies counts, i32 [peers, n], to the host and sums them per peer: the first half of the uses into the second half.

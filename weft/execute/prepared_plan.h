@@ -40,6 +40,13 @@ class PreparedPlan {
     world_ = world;
   }
 
+  // A step begins. What it has changed of weights and states is counted from here.
+  void begin_step();
+  // A step that has failed may have left them as the step before made them, where nodes run as they are told to (not on a
+  // device that queues its work). nothing: not even what the step before has left to this one is done. carried: that alone is.
+  enum class Changed : unsigned char { nothing, carried, some };
+  Changed changed() const;
+
   // RunError naming the node when it fails; PeerError when another rank did. wait: also for queued work.
   void run_node(NodeId node, Stream& stream, bool wait = false) const;
   // Waits for all work queued on the stream. PeerError when another rank has failed: its data is missing, and the
@@ -71,6 +78,7 @@ class PreparedPlan {
  private:
   void run(NodeId id, Stream& stream) const;
   void reserve_counts();
+  void find_changes();
   void wait_for_counts(const Node& node, Stream& stream) const;
   void communicate(const Node& node, Stream& stream, bool wrong_counts) const;
   void exchange(Communicator& comm, Lane lane, const NodeCollective& c, Stream& stream, bool wrong_counts) const;
@@ -98,7 +106,13 @@ class PreparedPlan {
   std::vector<Tensor> bound_;                                                 // by use
   std::vector<BufferId> lookup_;  // (micro_batch + 1) * values + value -> buffer
   mutable std::atomic<std::int64_t> high_water_ = 0;
+  enum class Change : unsigned char { none, own, carried };
+  std::vector<Change> changes_;                                                    // of weights and states, by node
+  int carried_ = 0;                                                                // nodes
+  mutable std::atomic<int> own_begun_ = 0, carried_begun_ = 0, carried_done_ = 0;  // in this step
+  std::int64_t step_ = 0;
   InjectedFault fault_;
+  mutable std::atomic<bool> struck_ = false;
   const World* world_ = nullptr;
 };
 

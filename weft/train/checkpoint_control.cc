@@ -146,6 +146,16 @@ void CheckpointControl::require_all_ready(const std::exception_ptr& error, const
   throw RunError("another rank cannot go on");
 }
 
+StepResult CheckpointControl::step(std::span<const MicroBatch> batches, double learning_rate, double decay,
+                                   const RunPosition& position, const Say& say) {
+  try {
+    return session_.step(batches, learning_rate, decay);
+  } catch (const std::exception&) {
+    if (saves() && session_.kept_by_failed_step()) save_before_end(position, say);
+    throw;
+  }
+}
+
 void CheckpointControl::save_before_end(const RunPosition& position, const Say& say) {
   if (position.iteration == start_.iteration) return;  // no step of this run would be lost
   try {

@@ -5,6 +5,7 @@
 #include <exception>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "weft/train/checkpoint_saver.h"
@@ -31,6 +32,9 @@ class CheckpointControl {
   // Before a step, or anything else that ranks do together: `error` keeps this rank from it; null: nothing does. Where it is
   // so for any rank, all of them save the state of `position`, and this throws.
   void require_all_ready(const std::exception_ptr& error, const RunPosition& position, const Say& say);
+  // A step, from the state of `position`. If it fails and has left that as it was, the state is saved first.
+  StepResult step(std::span<const MicroBatch> batches, double learning_rate, double decay, const RunPosition& position,
+                  const Say& say);
   // For a run that ends with an error that all ranks have: saves what it has come to. It does not throw; a failure is a
   // warning beside the error.
   void save_before_end(const RunPosition& position, const Say& say);

@@ -280,8 +280,10 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
       .above(0);
   flags.add("--emulate-network", options.execution.emulate_network, "SPEC",
             "Slow down the exchange between ranks that are threads, as in latency=100us,bandwidth=2GB/s.");
-  flags.add("--inject-fault", options.execution.inject_fault, "KIND@NODE:RANK",
-            "Break the run deliberately at a node of `weft plan` on a rank. KIND is error, stall, kill or counts.");
+  flags.add(
+      "--inject-fault", options.execution.inject_fault, "KIND@NODE:RANK[:STEP]",
+      "Break the run deliberately at a node of `weft plan` on a rank, in its first step or that one. KIND is error, "
+      "stall, kill or counts.");
   flags.add("--trace", options.execution.trace, "FILE", "Write a trace of the last step for Perfetto.");
   flags.add("--timeline", options.execution.timeline, "FILE",
             "Write an HTML page that compares the last step with its plan.");

@@ -138,6 +138,13 @@ void Session::forget_updates() {
   if (executor_) executor_->nothing_carried();
 }
 
+bool Session::kept_by_failed_step() {
+  if (options_.ranks.world || device_.asynchronous()) return false;
+  const PreparedPlan::Changed changed = train_->changed();
+  if (changed == PreparedPlan::Changed::carried) forget_updates();  // they are done
+  return changed != PreparedPlan::Changed::some;
+}
+
 void Session::flush_updates() {
   if (!updates_left_) return;
   const std::vector<Node>& nodes = train_->plan().nodes;
@@ -173,6 +180,7 @@ std::vector<ValueId> Session::step_results() const {
 StepResult Session::step(std::span<const MicroBatch> batches, double learning_rate, double decay) {
   WEFT_CHECK(std::ssize(batches) == options_.plan.micro_batches, "{} batches for {} micro-batches", batches.size(),
              options_.plan.micro_batches);
+  train_->begin_step();
   inputs_.write(*train_, batches, {learning_rate, decay, steps_ + 1});
   run_training_plan();
   StepResult result;

@@ -88,6 +88,9 @@ class Session {
   // One step over this rank's micro_batches batches. decay is the weight decay's coefficient. Results are those of all
   // ranks.
   StepResult step(std::span<const MicroBatch> batches, double learning_rate, double decay);
+  // After a step that threw: whether weights and the optimizer's state are still those that the step before made. Only one
+  // rank alone can know it, and only on a device that does not queue its work.
+  bool kept_by_failed_step();
   // Where steps leave their updates to the next one: runs those of the last step. Everything here that reads or sets
   // weights does it first. It is for the end of a run, and for whoever reads weights through storage().
   void flush_updates();

@@ -243,7 +243,7 @@ int Loop::run() {
     const auto start = Clock::now();
     const auto batches = alone<std::vector<MicroBatch>>(before, [this] { return next_batches(); });
     position_.consumed_samples += options_.batch.global_batch_size;
-    StepResult result = session_->step(batches, rate, decay);
+    StepResult result = control_->step(batches, rate, decay, before, tell_);
     // "nan", not "-nan": its sign means nothing
     if (std::isnan(result.loss)) result.loss = std::fabs(result.loss);
     if (result.gradient_norm && std::isnan(*result.gradient_norm))

@@ -1,13 +1,22 @@
 #include "tests/checkpoint/megatron/megatron_folder_made.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "tests/checkpoint/torch_dist/written.h"
 #include "weft/base/error.h"
 #include "weft/base/random.h"
+#include "weft/checkpoint/stored_type.h"
 
 namespace weft {
+
+float rounded_to_bf16(float value) {
+  std::uint16_t bits = 0;
+  store(DType::f32, reinterpret_cast<const std::byte*>(&value), StoredType::bf16, reinterpret_cast<std::byte*>(&bits),
+        1);
+  return std::bit_cast<float>(std::uint32_t{bits} << 16);
+}
 
 float made_value(Content content, const ParameterIdentity& identity, std::int64_t index) {
   const std::uint64_t key = random_key(static_cast<std::uint64_t>(content), to_text(identity));
@@ -57,7 +66,8 @@ void cut_experts(MadeTensors& tensors, const std::string& name,
   const auto each = static_cast<std::ptrdiff_t>(whole.values.size() / experts);
   for (std::size_t e = 0; e < experts; ++e) {
     const auto begin = whole.values.begin() + static_cast<std::ptrdiff_t>(e) * each;
-    tensors.push_back({name_of_expert(e), {whole.shape.begin() + 1, whole.shape.end()}, {begin, begin + each}});
+    tensors.push_back(
+        {name_of_expert(e), {whole.shape.begin() + 1, whole.shape.end()}, {begin, begin + each}, whole.bf16});
   }
 }
 
@@ -71,8 +81,8 @@ void cut_halves(MadeTensors& tensors, const std::string& name) {
   MadeTensor whole = taken(tensors, name);
   const auto middle = whole.values.begin() + static_cast<std::ptrdiff_t>(whole.values.size() / 2);
   whole.shape[0] /= 2;
-  tensors.push_back({name + "_w", whole.shape, {whole.values.begin(), middle}});
-  tensors.push_back({name + "_v", whole.shape, {middle, whole.values.end()}});
+  tensors.push_back({name + "_w", whole.shape, {whole.values.begin(), middle}, whole.bf16});
+  tensors.push_back({name + "_v", whole.shape, {middle, whole.values.end()}, whole.bf16});
 }
 
 void join_rows(MadeTensors& tensors, const std::vector<std::string>& names, const std::string& joined) {
@@ -94,9 +104,17 @@ void write_made(const ModelFolder& folder, const MadeTensors& tensors, const Pic
   for (const MadeTensor& tensor : tensors) {
     TensorItem item;
     item.shape = tensor.shape;
-    item.data.assign(reinterpret_cast<const char*>(tensor.values.data()), tensor.values.size() * sizeof(float));
+    if (tensor.bf16) {
+      item.storage = "BFloat16Storage";
+      item.data.resize(tensor.values.size() * 2);
+      store(DType::f32, reinterpret_cast<const std::byte*>(tensor.values.data()), StoredType::bf16,
+            reinterpret_cast<std::byte*>(item.data.data()), std::ssize(tensor.values));
+    } else {
+      item.data.assign(reinterpret_cast<const char*>(tensor.values.data()), tensor.values.size() * sizeof(float));
+    }
     const std::vector<std::int64_t> first(tensor.shape.size(), 0);
-    checkpoint.tensors.push_back({tensor.name, tensor.shape, {{first, tensor.shape, saved_tensor(item)}}});
+    checkpoint.tensors.push_back(
+        {tensor.name, tensor.shape, {{first, tensor.shape, saved_tensor(item)}}, tensor.bf16 ? "bfloat16" : "float32"});
   }
   PickledFields state = {{"args", object(global("argparse", "Namespace"), fields(args))}, {"iteration", integer(7)}};
   state.insert(state.end(), more.begin(), more.end());

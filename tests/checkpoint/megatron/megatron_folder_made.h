@@ -15,9 +15,11 @@ struct MadeTensor {
   std::string name;
   std::vector<std::int64_t> shape;
   std::vector<float> values;
+  bool bf16 = false;  // written so, rounded; else F32
 };
 using MadeTensors = std::vector<MadeTensor>;
 
+float rounded_to_bf16(float value);
 float made_value(Content content, const ParameterIdentity& identity, std::int64_t index);
 // The keys of a model, with values.
 MadeTensors made_tensors(const std::vector<DiskTensor>& tensors, Content content, const std::string& prefix = "");

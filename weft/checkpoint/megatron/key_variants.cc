@@ -102,11 +102,14 @@ std::vector<DiskTensor> gate_and_up(const DiskTensor& tensor, const KeyVariants:
   return halves;
 }
 
-std::vector<DiskTensor> experts_one_by_one(const DiskTensor& tensor, int axis, const KeyVariants::Find& there) {
+// In every form of which all experts are there.
+std::vector<std::vector<DiskTensor>> experts_one_by_one(const DiskTensor& tensor, int axis,
+                                                        const KeyVariants::Find& there) {
   const auto experts = static_cast<std::size_t>(tensor.shape[axis]);
   std::vector<DiskTensor> each(experts, {"", without_axis(tensor.shape, axis), {}, tensor.type, false});
   for (const DiskPart& part : tensor.parts)
     each[static_cast<std::size_t>(part.identity.expert)].parts.push_back(without_axis(part, axis));
+  std::vector<std::vector<DiskTensor>> all;
   for (std::size_t form = 0; form < 4; ++form) {
     std::vector<DiskTensor> found;
     std::size_t complete = 0;
@@ -120,9 +123,9 @@ std::vector<DiskTensor> experts_one_by_one(const DiskTensor& tensor, int axis, c
       if (halves.empty()) break;
       for (DiskTensor& half : halves) found.push_back(std::move(half));
     }
-    if (complete == experts) return found;
+    if (complete == experts) all.push_back(std::move(found));
   }
-  return {};
+  return all;
 }
 
 // The projections and convolutions that Megatron splits when it saves.
@@ -141,6 +144,7 @@ int row_axis(const DiskTensor& tensor) {
 
 KeyVariants::KeyVariants(const std::vector<DiskTensor>& tensors) {
   for (const DiskTensor& tensor : tensors) {
+    own_names_.insert(tensor.name);
     const std::string whole = tensor.name.substr(0, tensor.name.rfind('.'));
     if (!is_split(whole)) continue;
     std::int64_t& rows = rows_[whole];
@@ -160,12 +164,19 @@ std::vector<DiskTensor> KeyVariants::in_one_piece(const DiskTensor& tensor, cons
   return {whole};
 }
 
-std::vector<DiskTensor> KeyVariants::find(const DiskTensor& tensor, const Find& there) const {
+// Its own first. A name that another tensor of the model has is that tensor's: a group may have an MLP and experts.
+std::vector<std::string> KeyVariants::spellings_of(const DiskTensor& tensor) const {
   std::vector<std::string> names = {tensor.name};
-  for (const auto& [ours, other] : spellings)
-    if (tensor.name.find(ours) != std::string::npos) names.push_back(replaced(tensor.name, ours, other));
+  for (const auto& [ours, other] : spellings) {
+    std::string name = replaced(tensor.name, ours, other);
+    if (name != tensor.name && !own_names_.contains(name)) names.push_back(std::move(name));
+  }
+  return names;
+}
+
+std::vector<DiskTensor> KeyVariants::find(const DiskTensor& tensor, const Find& there) const {
   const std::optional<int> axis = expert_axis(tensor);
-  for (const std::string& name : names) {
+  for (const std::string& name : spellings_of(tensor)) {
     const Shape* const shape = there(name);
     if (shape == nullptr) continue;
     DiskTensor found = tensor;
@@ -177,8 +188,34 @@ std::vector<DiskTensor> KeyVariants::find(const DiskTensor& tensor, const Find& 
     return {found};
   }
   if (std::vector<DiskTensor> halves = gate_and_up(tensor, there); !halves.empty()) return halves;
-  if (axis) return experts_one_by_one(tensor, *axis, there);
-  return in_one_piece(tensor, there);
+  if (!axis) return in_one_piece(tensor, there);
+  const std::vector<std::vector<DiskTensor>> forms = experts_one_by_one(tensor, *axis, there);
+  return forms.empty() ? std::vector<DiskTensor>() : forms.front();
+}
+
+std::optional<std::pair<std::string, std::string>> KeyVariants::find_two(const DiskTensor& tensor,
+                                                                         const Find& there) const {
+  std::vector<std::string> found;
+  for (const std::string& name : spellings_of(tensor))
+    if (there(name) != nullptr) found.push_back(name);
+  if (const std::optional<int> axis = expert_axis(tensor); axis && found.empty())
+    for (const std::vector<DiskTensor>& form : experts_one_by_one(tensor, *axis, there))
+      found.push_back(form.front().name);
+  if (found.size() < 2) return std::nullopt;
+  return std::pair(found[0], found[1]);
+}
+
+std::optional<std::string> KeyVariants::find_one_too_many(const DiskTensor& tensor, const Find& there) const {
+  const std::optional<int> axis = expert_axis(tensor);
+  if (!axis) return std::nullopt;
+  for (const std::string& spelling : spellings_of(tensor))
+    if (there(spelling) != nullptr) return std::nullopt;
+  const std::vector<std::string> firsts = expert_names(tensor.name, 0),
+                                 next = expert_names(tensor.name, tensor.shape[*axis]);
+  for (std::size_t form = 0; form < next.size(); ++form)
+    for (const char* half : {"", "_w"})
+      if (there(firsts[form] + half) != nullptr && there(next[form] + half) != nullptr) return next[form] + half;
+  return std::nullopt;
 }
 
 }  // namespace weft

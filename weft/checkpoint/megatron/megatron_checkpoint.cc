@@ -75,6 +75,20 @@ MegatronCheckpoint::MegatronCheckpoint(const std::filesystem::path& folder, cons
   const std::vector<DiskTensor> tensors = recognise(config);
   for (const State state : {model_state, master_state, first_moment_state, second_moment_state})
     find_places(tensors, state);
+  if (masters_ == MasterWeights::where_wider) require_all_masters();
+}
+
+void MegatronCheckpoint::add_key(State state, std::string_view key, const ShardedTensor& tensor) {
+  const auto [at, is_new] = keys_[state].emplace(key, &tensor);
+  if (is_new) return;
+  if (state == master_state && masters_ == MasterWeights::never) {  // neither is asked for
+    strangers_.push_back(tensor.name);
+    return;
+  }
+  constexpr const char* what[states] = {"the model's tensor", "the master", "the first moment", "the second moment"};
+  throw UserError(
+      "{}: '{}' and '{}' would both be {} of '{}': two checkpoints are mixed; save it again with one of them",
+      folder().string(), at->second->name, tensor.name, what[state], key);
 }
 
 // Which state each tensor is of, and of which key.
@@ -88,14 +102,14 @@ void MegatronCheckpoint::sort_keys() {
     if (is_dropped(tensor.name)) continue;
     std::string_view name = without_chain(without_prefixes(tensor.name, "module."));
     if (!name.starts_with("optimizer.")) {
-      keys_[model_state].emplace(name, &tensor);
+      add_key(model_state, name, tensor);
       continue;
     }
     bool known = false;
     for (const auto& [kind, state] : kinds) {
       const std::string prefix = fmt::format("{}{}.", state_prefix, kind);
       if (!name.starts_with(prefix)) continue;
-      keys_[state].emplace(without_prefixes(name.substr(prefix.size()), "module."), &tensor);
+      add_key(state, without_prefixes(name.substr(prefix.size()), "module."), tensor);
       known = true;
     }
     if (!known && !name.starts_with(bucket_prefix)) strangers_.push_back(tensor.name);
@@ -175,6 +189,12 @@ void MegatronCheckpoint::find_places(const std::vector<DiskTensor>& tensors, Sta
     return at == keys.end() ? nullptr : &at->second->shape;
   };
   for (const DiskTensor& tensor : tensors) {
+    if (const auto two = variants.find_two(tensor, there))
+      throw UserError("{}: '{}' and '{}' are spellings of one tensor; save the checkpoint again with one of them",
+                      folder().string(), keys.find(two->first)->second->name, keys.find(two->second)->second->name);
+    if (const auto one = variants.find_one_too_many(tensor, there))
+      throw UserError("{}: there is '{}', but the model has {} experts; set --num-experts", folder().string(),
+                      keys.find(*one)->second->name, config_.experts.experts);
     for (DiskTensor& found : variants.find(tensor, there)) {
       const ShardedTensor& stored = *keys.find(found.name)->second;
       const Role role = found.parts[0].identity.role;
@@ -199,6 +219,25 @@ void MegatronCheckpoint::find_places(const std::vector<DiskTensor>& tensors, Sta
         places.back().parts.push_back(&part);
       }
     }
+  }
+}
+
+// Without a master the optimizer would go on from a rounded weight, beside others that are exact.
+void MegatronCheckpoint::require_all_masters() const {
+  if (keys_[master_state].empty()) return;
+  const auto has_moment = [&](const ParameterIdentity& identity) {
+    return places_[first_moment_state].contains(identity) || places_[second_moment_state].contains(identity);
+  };
+  const bool moments = !places_[first_moment_state].empty();
+  for (const auto& [identity, places] : places_[model_state]) {
+    const ShardedTensor& tensor = *places[0].tensor;
+    if (places_[master_state].contains(identity) || bits_of(tensor.type) >= bits_of(StoredType::f32)) continue;
+    if (moments && !has_moment(identity)) continue;  // the optimizer does not train it
+    throw UserError(
+        "{}: there is no master of '{}' ({}, {}), though there are masters of other tensors: the checkpoint is not "
+        "complete; --no-load-optim takes the model's tensors for all, and so does --load-main-params-from-ckpt of weft "
+        "train",
+        folder().string(), tensor.name, name_of(tensor.type), to_text(identity));
   }
 }
 

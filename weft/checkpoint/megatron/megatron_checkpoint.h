@@ -7,6 +7,9 @@
 // Which tensor gives a weight: where a master is kept that is wider than the model's tensor (BF16 beside F32), the master,
 // as a resumed run of Megatron's goes on from it: its first update overwrites the model's tensor. Where the model's tensor is
 // as wide, that one: Megatron then keeps no master of its own.
+//
+// What could be read in two ways is a UserError that names both tensors: two of one key once prefixes are gone, masters of
+// two optimizers, two spellings of one parameter; and so is a set of masters that lacks some.
 #pragma once
 
 #include <array>
@@ -68,8 +71,10 @@ class MegatronCheckpoint : public CheckpointReader {
   using Places = std::map<ParameterIdentity, std::vector<Place>>;
 
   void sort_keys();
+  void add_key(State state, std::string_view key, const ShardedTensor& tensor);
   std::vector<DiskTensor> recognise(const ModelConfig& config) const;
   void find_places(const std::vector<DiskTensor>& tensors, State state);
+  void require_all_masters() const;
   void check_vocabulary(const ModelConfig& config, const std::string& key, std::int64_t rows) const;
   const std::vector<Place>* places_of(Content content, const ParameterIdentity& identity) const;
   using VisitPlace = std::function<void(const Place& place, const DiskPart& stored)>;

@@ -54,14 +54,16 @@ void report(const ConvertOptions& options, const ConvertResult& result, bool jso
 }
 
 // The model is that of the checkpoint's args, unless Weft wrote the checkpoint and says more.
-std::unique_ptr<ModelSource> open_megatron_in(const std::filesystem::path& folder) {
+std::unique_ptr<ModelSource> open_megatron_in(const std::filesystem::path& folder, bool optimizer) {
   const std::optional<CheckpointPlace> place = find_checkpoint(folder);
   if (!place || place->form != CheckpointForm::megatron)
     throw UserError("--in {}: there is no checkpoint of Megatron's{}", folder.string(),
                     place ? "; it is Weft's, read with --from weft" : "");
-  if (std::unique_ptr<ModelSource> source = open_megatron_of_weft(*place)) return source;
+  // Masters are the optimizer's, as for --load.
+  const MasterWeights masters = optimizer ? MasterWeights::where_wider : MasterWeights::never;
+  if (std::unique_ptr<ModelSource> source = open_megatron_of_weft(*place, masters)) return source;
   const TrainOptions options = options_of_megatron(*place);
-  return open_megatron(*place, model_config(options), flags_of_run(options));
+  return open_megatron(*place, model_config(options), flags_of_run(options), masters);
 }
 
 }  // namespace
@@ -70,7 +72,7 @@ int run_convert_command(std::span<const std::string> words) {
   std::string in, out, shard_size = "50GB";
   std::optional<CheckpointFormat> from, to;
   std::optional<ExpertsForm> experts;
-  bool json = false;
+  bool json = false, no_load_optim = false;
   ConvertOptions options;
   FlagTable flags("weft convert",
                   "Writes a model in another format. Elements keep their bits, so that the way back gives the same "
@@ -115,6 +117,10 @@ int run_convert_command(std::span<const std::string> words) {
       "--megatron-stacked-layers", options.megatron_stacked_layers,
       "Of a Megatron checkpoint that is written: a tensor for all layers, [layers, ...], as its transformers of equal "
       "layers have them, instead of one for each layer.");
+  flags.add(
+      "--no-load-optim", no_load_optim,
+      "Take the weights without the optimizer's state: of a Megatron checkpoint those of the model's tensors, even "
+      "where masters with more bits are kept.");
   flags.add("--json", json, "Prints a summary as JSON.");
   flags.apply(flags.scan(words));
   if (flags.help_wanted()) {
@@ -134,6 +140,11 @@ int run_convert_command(std::span<const std::string> words) {
                     name_of(*experts));
   if (options.megatron_stacked_layers && to != CheckpointFormat::megatron)
     throw UserError("--megatron-stacked-layers is for --to megatron; drop the flag");
+  if (no_load_optim && from == CheckpointFormat::hugging_face)
+    throw UserError("--no-load-optim: a Hugging Face folder has no optimizer's state; drop the flag");
+  if (no_load_optim && from == CheckpointFormat::weft && to == CheckpointFormat::hugging_face)
+    throw UserError("--no-load-optim: a Hugging Face folder gets no optimizer's state; drop the flag");
+  options.optimizer = !no_load_optim;
   options.from = *from;
   options.to = *to;
   options.in = in;
@@ -145,7 +156,7 @@ int run_convert_command(std::span<const std::string> words) {
     progress->at(static_cast<double>(bytes));
   };
   const ConvertResult result = from == CheckpointFormat::megatron
-                                   ? convert_checkpoint(*open_megatron_in(options.in), options)
+                                   ? convert_checkpoint(*open_megatron_in(options.in, options.optimizer), options)
                                    : convert_checkpoint(options);
   progress.reset();
   report(options, result, json);

@@ -37,6 +37,11 @@ ConvertResult convert_checkpoint(const ModelSource& source, const ConvertOptions
   WEFT_CHECK(false, "no such format");
 }
 
+void require_optimizer(const ModelSource& source, const ConvertOptions& options) {
+  if (!options.optimizer) return;
+  if (const std::string problem = source.optimizer_problem(); !problem.empty()) throw UserError("{}", problem);
+}
+
 std::function<void(std::size_t)> progress_of(const ConvertOptions& options, std::size_t total) {
   if (!options.progress) return {};
   return [progress = options.progress, total, done = std::size_t{0}](std::size_t bytes) mutable {

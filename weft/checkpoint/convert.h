@@ -30,6 +30,7 @@ struct ConvertOptions {
   std::filesystem::path in, out;
   HuggingFaceOptions hugging_face;  // of such a folder that is written
   std::int64_t max_shard_bytes = 50'000'000'000;
+  bool optimizer = true;  // its state, too, where the form that is written has one
   bool megatron_stacked_layers = false;  // of a Megatron checkpoint: a tensor for all layers, [layers, ...]
   std::function<void(std::size_t bytes, std::size_t total)> progress = {};
 };
@@ -46,13 +47,16 @@ ConvertResult convert_checkpoint(const ConvertOptions& options);
 // The same of a source that is open already; options.in and options.from do not count.
 ConvertResult convert_checkpoint(const ModelSource& source, const ConvertOptions& options);
 
+// Where the optimizer's state is to be written: UserError if the source has some that cannot be read.
+void require_optimizer(const ModelSource& source, const ConvertOptions& options);
+
 // To the folder options.out, from any source.
 ConvertResult write_hugging_face(const ModelSource& source, const ConvertOptions& options);  // convert_hugging_face.cc
-// With the optimizer's state where the source has it. (convert_weft.cc)
+// With the optimizer's state where the source has it, unless the options leave it. (convert_weft.cc)
 ConvertResult write_weft(const ModelSource& source, const ConvertOptions& options);
 
-// To DIR/iter_NNNNNNN, or DIR/release of a model without a run; with the optimizer's state where the source has it, in the
-// form that Megatron calls fully reshardable. (convert_megatron.cc)
+// To DIR/iter_NNNNNNN, or DIR/release of a model without a run; with the optimizer's state as write_weft, in the form that
+// Megatron calls fully reshardable. (convert_megatron.cc)
 ConvertResult write_megatron(const ModelSource& source, const ConvertOptions& options);
 
 struct HuggingFaceFolder {

@@ -41,7 +41,8 @@ class MegatronWriter {
     for (const ListedParameter& parameter : parameters_of(config_)) parameters_[parameter.identity] = parameter;
     form_ = options.megatron_stacked_layers ? stacked_megatron_form(config_) : megatron_form(config_);
     tensors_ = megatron_tensors(config_, form_);
-    for (const DiskTensor& tensor : tensors_) optimizer_ = optimizer_ || type_of(tensor, Content::first_moment);
+    require_optimizer(source, options);
+    for (const DiskTensor& tensor : tensors_) optimizer_ = optimizer_ || is_trained(tensor);
     // A run in bf16 goes on from the float masters; its model's tensors are theirs, rounded. Without the optimizer's state
     // there are no masters in Megatron's form, and the model's tensors keep all bits.
     rounded_ = optimizer_ && source.description().compute == DType::bf16;
@@ -99,9 +100,14 @@ class MegatronWriter {
     return type;
   }
 
-  // The model's tensor of a run in bf16, but for those that it computes with in float.
+  // Whether its state is written: what the optimizer has no moments of, it does not train.
+  bool is_trained(const DiskTensor& tensor) const {
+    return options_.optimizer && type_of(tensor, Content::first_moment) && type_of(tensor, Content::second_moment);
+  }
+
+  // The model's tensor of a run in bf16, but for those that it computes with in float, and those that have no master.
   StoredType model_type(const DiskTensor& tensor, StoredType stored) const {
-    if (!rounded_ || stored != StoredType::f32) return stored;
+    if (!rounded_ || stored != StoredType::f32 || !is_trained(tensor)) return stored;
     for (const DiskPart& part : tensor.parts)
       if (parameters_.at(part.identity).accumulate_dtype) return stored;
     return StoredType::bf16;
@@ -118,13 +124,11 @@ class MegatronWriter {
     }
     if (!optimizer_) return;
     for (const DiskTensor& tensor : tensors_) {
-      const std::optional<StoredType> first = type_of(tensor, Content::first_moment),
-                                      second = type_of(tensor, Content::second_moment);
-      if (!first || !second) continue;  // it is not trained
-      planned_.push_back({state_name(first_moment_state_name, tensor.name), &tensor, Content::first_moment, *first});
-      planned_.push_back({state_name(second_moment_state_name, tensor.name), &tensor, Content::second_moment, *second});
-      planned_.push_back({state_name(master_state_name, tensor.name), &tensor, Content::weight,
-                          type_of(tensor, Content::weight).value()});
+      if (!is_trained(tensor)) continue;
+      for (const auto& [kind, content] : {std::pair{first_moment_state_name, Content::first_moment},
+                                          {second_moment_state_name, Content::second_moment},
+                                          {master_state_name, Content::weight}})
+        planned_.push_back({state_name(kind, tensor.name), &tensor, content, type_of(tensor, content).value()});
     }
   }
 

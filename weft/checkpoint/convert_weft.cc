@@ -56,6 +56,7 @@ class Tensors {
 }  // namespace
 
 ConvertResult write_weft(const ModelSource& source, const ConvertOptions& options) {
+  require_optimizer(source, options);
   const ModelDescription& description = source.description();
   const std::optional<HuggingFaceOrigin>& origin = description.hugging_face;
   ConvertResult result{origin ? origin->family : "", description.config.pattern,
@@ -65,6 +66,7 @@ ConvertResult write_weft(const ModelSource& source, const ConvertOptions& option
   for (const auto& [identity, shape, accumulate, trained] : parameters_of(description.config)) {
     result.parameters += shape.elements();
     for (const Content content : {Content::weight, Content::first_moment, Content::second_moment}) {
+      if (content != Content::weight && !options.optimizer) continue;
       const std::optional<StoredType> type = source.type_of(content, identity);
       if (!type && content == Content::weight) throw UserError("there are no weights of {}", to_text(identity));
       if (!type) continue;

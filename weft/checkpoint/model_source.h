@@ -41,6 +41,8 @@ class ModelSource {
 
   // Nothing: no run has saved it.
   virtual std::optional<SavedRun> run() const { return std::nullopt; }
+  // Why the optimizer's state, or part of it, cannot be read, with what to do about it; "": it can, or there is none.
+  virtual std::string optimizer_problem() const { return ""; }
   // Tensors that are not parameters, under the names they have in a Hugging Face folder. Valid as long as the source.
   virtual std::vector<TensorEntry> other_tensors() const { return {}; }
   // The small files of the Hugging Face folder that the model came from.

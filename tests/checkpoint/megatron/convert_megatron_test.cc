@@ -7,18 +7,20 @@
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "tests/checkpoint/megatron/megatron_folder_made.h"
 #include "tests/checkpoint/model_folder.h"
 #include "tests/checkpoint/torch_dist/sha256.h"
-#include "tests/checkpoint/torch_dist/torch_python.h"
 #include "weft/base/error.h"
 #include "weft/checkpoint/convert.h"
 #include "weft/checkpoint/megatron/megatron_checkpoint.h"
+#include "weft/checkpoint/megatron/megatron_keys.h"
 #include "weft/checkpoint/megatron/megatron_source.h"
 #include "weft/checkpoint/parameter_list.h"
+#include "weft/checkpoint/run_checkpoint.h"
 
 namespace weft {
 namespace {
@@ -257,6 +259,73 @@ TEST(ConvertMegatronOptimizer, without_its_state_weights_keep_all_bits) {
   write_megatron(source, to_folder(parent.file("out")));
   expect_weights(source, parent.file("out"));
   EXPECT_EQ(TorchDistCheckpoint(parent.file("out")).args().at("no_save_optim"), true);
+}
+
+// A checkpoint of Megatron's: its model, and more tensors.
+class MadeSource {
+ public:
+  MadeSource(const MadeTensors& more, MasterWeights masters = MasterWeights::where_wider) {
+    MadeTensors made = made_tensors(megatron_tensors(config_, megatron_form(config_)), Content::weight);
+    made.insert(made.end(), more.begin(), more.end());
+    write_made(folder_, made);
+    source_ = open_megatron({folder_.path(), CheckpointForm::megatron}, config_, "{}", masters);
+  }
+  std::string where() const { return folder_.path().string(); }
+  // The message that refuses it; "": it is done.
+  std::string write(CheckpointFormat to, bool optimizer) const {
+    ConvertOptions options = to_folder(parent_.file("out"));
+    options.to = to;
+    options.optimizer = optimizer;
+    const std::string message = message_of<UserError>([&] { convert_checkpoint(*source_, options); });
+    EXPECT_EQ(listing(parent_.path()).size(), message.empty() ? 1u : 0u);  // nothing is left of it
+    return message;
+  }
+  std::filesystem::path out() const { return parent_.file("out"); }
+  const ModelConfig& config() const { return config_; }
+
+ private:
+  ModelFolder folder_, parent_;
+  ModelConfig config_ = small_config("[*-]");
+  std::unique_ptr<ModelSource> source_;
+};
+
+TEST(ConvertMegatronErrors, optimizer_state_in_buckets_is_refused_and_left_only_on_demand) {
+  const MadeTensors buckets = {
+      {"chained_0.optimizer.distributed.dp_group_idx_0.gbuf_idx_0.exp_avg", {4}, {1, 2, 3, 4}}};
+  for (const CheckpointFormat to : {CheckpointFormat::weft, CheckpointFormat::megatron}) {
+    const MadeSource source(buckets);
+    EXPECT_EQ(
+        source.write(to, true),
+        source.where() +
+            ": its optimizer's state has the form dp_reshardable, buckets of the layout that wrote it, which Weft does "
+            "not read; take the weights alone with --no-load-optim, or save it in Megatron with "
+            "--dist-ckpt-optim-fully-reshardable");
+    EXPECT_EQ(source.write(to, false), "");
+  }
+}
+
+TEST(ConvertMegatronErrors, moments_of_some_parameters_alone_are_refused) {
+  const ModelConfig config = small_config("[*-]");
+  MadeTensors moments;
+  for (const auto& [name, content] :
+       {std::pair{"exp_avg.", Content::first_moment}, {"exp_avg_sq.", Content::second_moment}})
+    for (MadeTensor& t :
+         made_tensors(megatron_tensors(config, megatron_form(config)), content, std::string("optimizer.state.") + name))
+      moments.push_back(t);
+  EXPECT_EQ(MadeSource(moments).write(CheckpointFormat::weft, true), "");
+  std::erase_if(moments, [](const MadeTensor& t) {
+    return t.name == "optimizer.state.exp_avg_sq.decoder.layers.0.mlp.linear_fc2.weight";
+  });
+  const MadeSource source(moments);
+  EXPECT_EQ(
+      source.write(CheckpointFormat::weft, true),
+      source.where() +
+          ": the second moment of language.main.1.down is not in it, though other state of the optimizer is; take the "
+          "weights alone with --no-load-optim");
+  EXPECT_EQ(source.write(CheckpointFormat::weft, false), "");
+  const RunCheckpoint written(source.out());
+  for (const CheckpointTensor& tensor : written.tensors())
+    EXPECT_TRUE(tensor.name.starts_with("weight/")) << tensor.name;
 }
 
 TEST(ConvertMegatronErrors, layers_that_differ_are_not_stacked) {

@@ -138,6 +138,17 @@ TEST(MegatronCheckpoint, state_in_buckets_is_refused_by_name) {
   EXPECT_THAT(checkpoint.optimizer_problem(), HasSubstr("--dist-ckpt-optim-fully-reshardable"));
 }
 
+TEST(MegatronCheckpoint, state_of_an_optimizer_that_is_not_adam_is_refused_by_name) {
+  const ModelConfig config = small_config("[*-]");
+  const std::vector<DiskTensor> keys = megatron_tensors(config, megatron_form(config));
+  MadeTensors made = made_tensors(keys, Content::weight);
+  for (MadeTensor& t : made_tensors(keys, Content::first_moment, "optimizer.state.momentum_buffer.")) made.push_back(t);
+  const ModelFolder folder;
+  write_made(folder, made);
+  EXPECT_THAT(MegatronCheckpoint(folder.path(), config, MasterWeights::where_wider).optimizer_problem(),
+              HasSubstr("is not Adam's: it has 'optimizer.state.momentum_buffer."));
+}
+
 TEST(MegatronCheckpoint, extra_state_is_dropped_and_other_tensors_are_told) {
   const ModelConfig config = small_config("[*-]");
   MadeTensors made = made_checkpoint(megatron_tensors(config, megatron_form(config)));

@@ -297,11 +297,16 @@ std::string MegatronCheckpoint::optimizer_problem() const {
     return without_chain(tensor.name).starts_with(bucket_prefix);
   });
   if (buckets && (form.empty() || form.starts_with("fully_reshardable"))) form = "dp_reshardable";
-  if (!buckets && !form.starts_with("dp_")) return "";
-  return fmt::format(
-      "its optimizer's state has the form {}, buckets of the layout that wrote it, which Weft does not read; load it "
-      "with --no-load-optim, or save it in Megatron with --dist-ckpt-optim-fully-reshardable",
-      form);
+  if (buckets || form.starts_with("dp_"))
+    return fmt::format(
+        "its optimizer's state has the form {}, buckets of the layout that wrote it, which Weft does not read; take "
+        "the weights alone with --no-load-optim, or save it in Megatron with --dist-ckpt-optim-fully-reshardable",
+        form);
+  if (keys_[first_moment_state].empty() && !strangers_.empty())
+    return fmt::format(
+        "its optimizer's state is not Adam's: it has '{}' and no {}{}.*; take the weights alone with --no-load-optim",
+        strangers_.front(), state_prefix, first_moment_state_name);
+  return "";
 }
 
 void MegatronCheckpoint::each_place(Content content, const ParameterIdentity& identity, const Shape& shape,

@@ -113,10 +113,12 @@ int run_convert_command(std::span<const std::string> words) {
         shard_size = text;
       },
       [&] { return shard_size; }, "Files are not larger, unless one tensor is: 5GB, 500MB, 2GiB.");
-  flags.add(
-      "--megatron-stacked-layers", options.megatron_stacked_layers,
-      "Of a Megatron checkpoint that is written: a tensor for all layers, [layers, ...], as its transformers of equal "
-      "layers have them, instead of one for each layer.");
+  flags.add("--megatron-transformer", options.megatron_transformer,
+            "Of a Megatron checkpoint that is written: keys and args of a transformer instead of a hybrid model. "
+            "Layers that are "
+            "all alike are in one tensor, [layers, ...], others have a key each, as in Megatron.");
+  flags.add("--megatron-stacked-layers", options.megatron_stacked_layers,
+            "As --megatron-transformer, but layers that are not all alike are an error.");
   flags.add(
       "--no-load-optim", no_load_optim,
       "Take the weights without the optimizer's state: of a Megatron checkpoint those of the model's tensors, even "
@@ -138,8 +140,9 @@ int run_convert_command(std::span<const std::string> words) {
   if (experts && to == CheckpointFormat::megatron)
     throw UserError("--experts {}: a Megatron checkpoint has the experts of a layer in one tensor; drop the flag",
                     name_of(*experts));
-  if (options.megatron_stacked_layers && to != CheckpointFormat::megatron)
-    throw UserError("--megatron-stacked-layers is for --to megatron; drop the flag");
+  if ((options.megatron_stacked_layers || options.megatron_transformer) && to != CheckpointFormat::megatron)
+    throw UserError("{} is for --to megatron; drop the flag",
+                    options.megatron_stacked_layers ? "--megatron-stacked-layers" : "--megatron-transformer");
   if (no_load_optim && from == CheckpointFormat::hugging_face)
     throw UserError("--no-load-optim: a Hugging Face folder has no optimizer's state; drop the flag");
   if (no_load_optim && from == CheckpointFormat::weft && to == CheckpointFormat::hugging_face)

@@ -15,6 +15,7 @@
 #include "tests/train/parsed_options.h"
 #include "weft/base/error.h"
 #include "weft/checkpoint/checkpoint_in_progress.h"
+#include "weft/checkpoint/megatron/megatron_args.h"
 #include "weft/checkpoint/model_description.h"
 #include "weft/checkpoint/run_checkpoint.h"
 
@@ -138,6 +139,32 @@ TEST(CheckpointArgs, layers_of_a_transformer_are_flags_that_make_the_pattern) {
   EXPECT_EQ(flags.at("--vocab-size"), "129279");
   EXPECT_FALSE(flags.contains("--kv-channels"));   // of latent attention it says nothing
   EXPECT_FALSE(flags.contains("--qk-layernorm"));  // there always
+}
+
+// As `weft convert --to megatron --megatron-transformer` writes them.
+TEST(CheckpointArgs, those_that_weft_writes_of_a_transformer_make_the_same_model) {
+  const std::string shape = "--hidden-size 32 --ffn-hidden-size 24 --num-layers 4 --num-experts 4 ";
+  for (const std::string layers :
+       {"", "--moe-layer-freq [0,1,1,1] --mtp-num-layers 2", "--moe-layer-freq 2",
+        "--multi-latent-attention --moe-layer-freq ([0]*1+[1]*3) --mtp-num-layers 1 --q-lora-rank 8 --kv-lora-rank 8",
+        "--experimental-attention-variant gated_delta_net --linear-attention-freq 2",
+        "--experimental-attention-variant gated_delta_net --linear-attention-freq [1,1,0,1] --moe-layer-freq "
+        "[1,0,1,1]"}) {
+    SCOPED_TRACE(layers);
+    const ParsedOptions saved(shape + layers);
+    const ModelConfig config = model_config(saved.options);
+    TrainOptions options;
+    FlagTable flags("");
+    add_train_flags(flags, options);
+    for (const CheckpointArg& arg : model_flags_of_megatron(megatron_model_args(config, true))) {
+      const FlagAssignment assignment{arg.flag, arg.value, {}};
+      flags.apply({&assignment, 1});
+    }
+    resolve(options);
+    EXPECT_EQ(options.model.num_layers, 4);
+    EXPECT_EQ(model_config(options).pattern, config.pattern);
+    EXPECT_EQ(to_json(model_config(options)), to_json(config));
+  }
 }
 
 // A new flag of the model needs a line in the table, or a reason here.

@@ -31,7 +31,9 @@ struct ConvertOptions {
   HuggingFaceOptions hugging_face;  // of such a folder that is written
   std::int64_t max_shard_bytes = 50'000'000'000;
   bool optimizer = true;  // its state, too, where the form that is written has one
-  bool megatron_stacked_layers = false;  // of a Megatron checkpoint: a tensor for all layers, [layers, ...]
+  // Of a Megatron checkpoint: keys and args of a transformer, not of a hybrid model; and it must be one whose layers are in
+  // one tensor, [layers, ...].
+  bool megatron_transformer = false, megatron_stacked_layers = false;
   std::function<void(std::size_t bytes, std::size_t total)> progress = {};
 };
 

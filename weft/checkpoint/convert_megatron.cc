@@ -39,7 +39,9 @@ class MegatronWriter {
   MegatronWriter(const ModelSource& source, const ConvertOptions& options)
       : source_(source), options_(options), config_(source.description().config) {
     for (const ListedParameter& parameter : parameters_of(config_)) parameters_[parameter.identity] = parameter;
-    form_ = options.megatron_stacked_layers ? stacked_megatron_form(config_) : megatron_form(config_);
+    form_ = options.megatron_stacked_layers ? stacked_megatron_form(config_)
+            : options.megatron_transformer  ? transformer_megatron_form(config_)
+                                            : megatron_form(config_);
     tensors_ = megatron_tensors(config_, form_);
     require_optimizer(source, options);
     for (const DiskTensor& tensor : tensors_) optimizer_ = optimizer_ || is_trained(tensor);
@@ -153,7 +155,7 @@ class MegatronWriter {
 
   PythonValue state(const std::optional<SavedRun>& run) const {
     SharedState state;
-    state.model_args = megatron_model_args(config_, form_.stacked);
+    state.model_args = megatron_model_args(config_, form_.transformer);
     if (run) {
       state.flags = parse_json(run->arguments, "the run's flags");
       state.position = run->position;

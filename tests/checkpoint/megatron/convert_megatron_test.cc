@@ -261,6 +261,38 @@ TEST(ConvertMegatronOptimizer, without_its_state_weights_keep_all_bits) {
   EXPECT_EQ(TorchDistCheckpoint(parent.file("out")).args().at("no_save_optim"), true);
 }
 
+// Layers that differ, as of DeepSeek's: a key for each, transformer_layer, and args that make them.
+TEST(ConvertMegatronTransformer, has_the_keys_and_the_args_of_a_transformer) {
+  const ModelFolder parent;
+  ConvertOptions options = to_folder(parent.file("out"));
+  options.megatron_transformer = true;
+  const MadeModel source(small_config("[*-][*E][*E]/[*E]"), DType::bf16, true);
+  write_megatron(source, options);
+  expect_weights(source, parent.file("out"));
+  const TorchDistCheckpoint written(parent.file("out"));
+  EXPECT_EQ(written.args().at("num_layers"), 3);
+  EXPECT_EQ(written.args().at("moe_layer_freq"), Json::parse("[0, 1, 1]"));
+  EXPECT_EQ(written.args().at("mtp_num_layers"), 1);
+  EXPECT_TRUE(written.args().at("hybrid_layer_pattern").is_null());
+  EXPECT_EQ(written.args().at("is_hybrid_model"), false);
+  for (const char* const key :
+       {"decoder.layers.0.mlp.linear_fc1.weight", "decoder.layers.2.mlp.experts.experts.linear_fc1.weight",
+        "mtp.layers.0.transformer_layer.mlp.experts.experts.linear_fc1.weight",
+        "optimizer.state.exp_avg.mtp.layers.0.transformer_layer.self_attention.linear_qkv.weight",
+        "decoder.final_layernorm.weight"})
+    EXPECT_NE(written.find(key), nullptr) << key;
+  for (const ShardedTensor& tensor : written.tensors())
+    EXPECT_EQ(tensor.name.find("mtp_model_layer"), std::string::npos) << tensor.name;
+  // Where layers are alike, Megatron stacks them.
+  const ModelFolder other;
+  options.out = other.file("out");
+  write_megatron(MadeModel(small_config("*E*E/*E"), DType::f32, true), options);
+  const TorchDistCheckpoint stacked(options.out);
+  EXPECT_EQ(stacked.at("decoder.layers.mlp.experts.experts.linear_fc2.weight").shape, (Shape{2, 3, 8, 6}));
+  EXPECT_NE(stacked.find("mtp.layers.0.transformer_layer.mlp.router.weight"), nullptr);
+  EXPECT_EQ(stacked.args().at("moe_layer_freq"), 1);
+}
+
 // A checkpoint of Megatron's: its model, and more tensors.
 class MadeSource {
  public:

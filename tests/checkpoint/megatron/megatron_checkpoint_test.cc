@@ -1,6 +1,8 @@
 // Whatever way Megatron's checkpoints keep a model, every parameter and every moment of it is found.
 #include "weft/checkpoint/megatron/megatron_checkpoint.h"
 
+#include <set>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -59,7 +61,62 @@ TEST(MegatronCheckpoint, a_transformers_stacked_layers_are_those_of_groups_and_o
 TEST(MegatronCheckpoint, layers_that_differ_cannot_be_stacked) {
   EXPECT_EQ(message_of<UserError>([] { stacked_megatron_form(small_config("[*-][*E]")); }),
             "the layers of the pattern [*-][*E] cannot be stacked into one tensor each: 1 of 2 have "
-            "'mlp.experts.experts.linear_fc1.bias'; use keys for every layer");
+            "'mlp.experts.experts.linear_fc1.bias'; --megatron-transformer writes a key for each layer");
+}
+
+// As Megatron writes a transformer of which --moe-layer-freq or --linear-attention-freq is a list: a key for each layer, and
+// MTP's layers under transformer_layer.
+TEST(MegatronCheckpoint, layers_of_a_transformer_that_differ_have_a_key_each) {
+  for (const auto& [transformer, others] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {"[*-][*E][*E]/[*E]/[*E]", {"*-*E*E/*E/*E", "[*-]*E[*E]/*E/*E"}},
+           {"[+-][+E][+E]/[+E]/[+E]", {"+-+E+E/+E/+E"}},
+           {"*-*E/*E", {"[*-][*E]/[*E]"}},
+           {"[GE][GE][*E]", {"GEGE*E"}},
+           {"[GE]", {"GE"}}}) {
+    SCOPED_TRACE(transformer);
+    const ModelConfig saved = small_config(transformer);
+    const MegatronForm form = transformer_megatron_form(saved);
+    EXPECT_TRUE(form.transformer);
+    EXPECT_FALSE(form.stacked);
+    const std::vector<DiskTensor> keys = megatron_tensors(saved, form);
+    std::set<std::string> names;
+    for (const DiskTensor& tensor : keys) names.insert(tensor.name);
+    const auto begin_with = [&](const std::string& prefix) {
+      return std::count_if(names.begin(), names.end(),
+                           [&](const std::string& name) { return name.starts_with(prefix); });
+    };
+    EXPECT_GT(begin_with("decoder.layers.0."), 5);
+    EXPECT_EQ(begin_with("decoder.layers.3."), 0);
+    EXPECT_EQ(begin_with("mtp.layers.0.transformer_layer.") > 5, transformer.find('/') != std::string::npos);
+    EXPECT_TRUE(names.contains("decoder.final_layernorm.weight"));
+    EXPECT_EQ(std::count_if(names.begin(), names.end(),
+                            [](const std::string& name) { return name.find("mtp_model_layer") != std::string::npos; }),
+              0);
+    const ModelFolder folder;
+    write_made(folder, made_checkpoint(keys));
+    expect_all(folder, saved);
+    for (const std::string& other : others) {
+      SCOPED_TRACE(other);
+      expect_all(folder, small_config(other));
+    }
+  }
+}
+
+TEST(MegatronCheckpoint, layers_of_a_transformer_that_are_alike_are_stacked) {
+  for (const char* pattern : {"[*E][*E]", "*E*E", "[+-][+-]/[+-]"})
+    EXPECT_TRUE(transformer_megatron_form(small_config(pattern)).stacked) << pattern;
+  const auto refusal = [](const std::string& pattern) {
+    return message_of<UserError>([&] { transformer_megatron_form(small_config(pattern)); });
+  };
+  for (const char* pattern : {"M*-", "[*]E[E]", "[*-E]", "-*", "*", "[*M]-"})
+    EXPECT_EQ(refusal(pattern),
+              std::string("the pattern ") + pattern +
+                  " is not that of a transformer of Megatron's: its layers are an attention or a gated "
+                  "delta net, and an MLP or experts after it; write it as a hybrid model");
+  EXPECT_THAT(refusal("[+E][DE]"), HasSubstr("all its attention is of one kind"));
+  EXPECT_THAT(refusal("[*E][*E]/[*-]"), HasSubstr("an MTP depth has a layer like the last one"));
+  EXPECT_THAT(message_of<UserError>([] { stacked_megatron_form(small_config("[GE][GE]")); }),
+              HasSubstr("Megatron chooses gated delta nets by a list"));
 }
 
 TEST(MegatronCheckpoint, projections_of_recurrent_layers_may_be_in_one_piece) {

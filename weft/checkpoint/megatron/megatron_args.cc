@@ -49,6 +49,16 @@ class ModelArgs {
     return blocks;
   }
 
+  // Of a transformer.
+  std::vector<Symbol> mixers() const {
+    std::vector<Symbol> mixers;
+    for (const Segment& segment : pattern_.segments)
+      for (const PatternLayer& layer : segment.layers)
+        for (const Symbol symbol : layer.symbols)
+          if (symbol != Symbol::experts && symbol != Symbol::mlp) mixers.push_back(symbol);
+    return mixers;
+  }
+
   void add_layers() {
     arg("num_layers") = pattern_.physical_layers;
     arg("hybrid_layer_pattern") = config_.pattern;
@@ -230,6 +240,10 @@ class ModelArgs {
   void add_delta_net() {
     const DeltaNetSpec& spec = config_.delta_net;
     if (!has(Symbol::sparse_attention)) arg("experimental_attention_variant") = "gated_delta_net";
+    if (transformer_) {
+      arg("linear_attention_freq") = Json::array();
+      for (const Symbol mixer : mixers()) arg("linear_attention_freq").push_back(mixer == Symbol::gated_delta ? 1 : 0);
+    }
     arg("linear_num_value_heads") = spec.heads;
     arg("linear_num_key_heads") = spec.key_heads;
     arg("linear_value_head_dim") = spec.head_dim;

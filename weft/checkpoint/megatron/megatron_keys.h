@@ -7,7 +7,8 @@
 //
 // Keys are per layer, decoder.layers.N.KEY, as Megatron writes them for every hybrid model and for transformers whose
 // layers differ; or stacked, decoder.layers.KEY [L, ...], as it writes them for transformers of equal layers. Experts are
-// one key with an axis of their own, [E, out, in], stacked [L, E, out, in]. Projections of Mamba and the gated delta net
+// one key with an axis of their own, [E, out, in], stacked [L, E, out, in]. The layers of an MTP depth are
+// mtp.layers.D.mtp_model_layer.layers.J of a hybrid model, mtp.layers.D.transformer_layer of a transformer. Projections of Mamba and the gated delta net
 // are split (in_proj.weight.{z,x,B,C,dt}). What else Megatron or others write is read too (key_variants.h).
 #pragma once
 
@@ -22,13 +23,17 @@ namespace weft {
 
 struct MegatronForm {
   CanonicalForm names;
+  bool transformer = false;  // else a hybrid model
   bool stacked = false;
 };
 
 // The form that Megatron gives a model of this pattern. Groups: the transformer's keys, layers numbered by items. Flat: the
 // hybrid model's, layers numbered by symbols.
 MegatronForm megatron_form(const ModelConfig& config);
-// The transformer's form with stacked layers. UserError: the items of the pattern are not all alike.
+// The form of a transformer with these layers: stacked where Megatron stacks them, which is where all are alike, or else with
+// a key for each layer. UserError: no transformer of Megatron's has these layers.
+MegatronForm transformer_megatron_form(const ModelConfig& config);
+// The same, stacked. UserError: Megatron does not stack these layers.
 MegatronForm stacked_megatron_form(const ModelConfig& config);
 
 // In the order of the model. UserError: two symbols would have the same key ("[MM]"), or layers that are to be stacked

@@ -55,10 +55,13 @@ void report(const ConvertOptions& options, const ConvertResult& result, bool jso
 
 // The model is that of the checkpoint's args, unless Weft wrote the checkpoint and says more.
 std::unique_ptr<ModelSource> open_megatron_in(const std::filesystem::path& folder, bool optimizer) {
-  const std::optional<CheckpointPlace> place = find_checkpoint(folder);
+  std::string untracked;
+  const std::optional<CheckpointPlace> place = find_checkpoint(
+      folder, {}, WhichCheckpoint::tracked,
+      [&](const std::string&) { untracked = "; name a folder in it: --in " + (folder / "iter_NNNNNNN").string(); });
   if (!place || place->form != CheckpointForm::megatron)
     throw UserError("--in {}: there is no checkpoint of Megatron's{}", folder.string(),
-                    place ? "; it is Weft's, read with --from weft" : "");
+                    place ? "; it is Weft's, read with --from weft" : untracked);
   // Masters are the optimizer's, as for --load.
   const MasterWeights masters = optimizer ? MasterWeights::where_wider : MasterWeights::never;
   if (std::unique_ptr<ModelSource> source = open_megatron_of_weft(*place, masters)) return source;

@@ -165,7 +165,7 @@ TEST_F(Resume, TakesADamagedCheckpointOnlyForWhatItIs) {
   expect_refused(run_ + Words{"--load", dir}, {dir + "/iter_0000008/rank-00000.safetensors: it has 1000 bytes, but"});
   const Outcome older = run_weft(run_ + Words{"--load", dir, "--load-last-complete"});
   EXPECT_EQ(older.code, 0);
-  EXPECT_THAT(older.err, HasSubstr("; looking for an older checkpoint\n"));
+  EXPECT_THAT(older.err, HasSubstr("; looking for another checkpoint\n"));
   EXPECT_THAT(older.out, HasSubstr("loaded " + dir + "/iter_0000004, iteration 4\n"));
 }
 
@@ -196,6 +196,41 @@ TEST_F(Resume, TellsTensorboardWhereItGoesOn) {
   const std::string restart = "\x10\x06\x3a\x02\x08\x01";
   const auto restarts = [&](const std::string& bytes) { return bytes.find(restart) != std::string::npos; };
   EXPECT_EQ(std::count_if(files.begin(), files.end(), restarts), 1);
+}
+
+// As Megatron does, which sees no checkpoint; but it says what to do.
+TEST_F(Resume, WithoutTheFileThatNamesItNoCheckpointIsLoaded) {
+  const std::string dir = folder_.file("run");
+  expect_done(run_ + Words{"--save", dir, "--save-interval", "4"});
+  std::filesystem::remove(dir + "/latest_checkpointed_iteration.txt");
+  const Outcome fresh = run_weft(run_ + Words{"--load", dir, "--exit-interval", "1"});
+  EXPECT_EQ(fresh.code, 0);
+  EXPECT_EQ(fresh.err, "warning: " + dir +
+                           " has no latest_checkpointed_iteration.txt, which names the checkpoint to go on from; "
+                           "the newest there is " +
+                           dir + "/iter_0000008: --ckpt-step 8 loads it\n");
+  EXPECT_THAT(fresh.out, HasSubstr("no checkpoint in " + dir + " is loaded; the run starts from random weights"));
+  EXPECT_THAT(expect_done(run_ + Words{"--load", dir, "--ckpt-step", "4"}), HasSubstr("iter_0000004, iteration 4\n"));
+  const std::string note = run_weft(run_ + Words{"--load", dir, "--use-checkpoint-args", "--exit-interval", "1"}).err;
+  EXPECT_THAT(note, HasSubstr("--use-checkpoint-args: there is no checkpoint in " + dir));
+}
+
+TEST_F(Resume, ARunThatWentBackIsNotConfusedByWhatItLeftBehind) {
+  const std::string dir = folder_.file("run");
+  expect_done(run_ + Words{"--save", dir, "--save-interval", "2"});
+  expect_done(run_ +
+              Words{"--save", dir, "--load", dir, "--ckpt-step", "2", "--exit-interval", "3", "--keep-last", "2"});
+  EXPECT_EQ(read_file(dir + "/latest_checkpointed_iteration.txt"), "3");
+  for (const char* iteration : {"2", "3", "4", "6", "8"})
+    EXPECT_TRUE(std::filesystem::exists(dir + "/iter_000000" + iteration)) << iteration;
+  EXPECT_THAT(run_weft(run_ + Words{"--load", dir, "--load-last-complete", "--use-checkpoint-args"}).out,
+              HasSubstr("loaded " + dir + "/iter_0000003, iteration 3\n"));
+  // The ranks go where the first one, which alone verifies, has found a whole one.
+  std::filesystem::resize_file(dir + "/iter_0000003/rank-00001.safetensors", 1000);
+  const Outcome older = run_weft(run_ + Words{"--load", dir, "--load-last-complete"});
+  EXPECT_EQ(older.code, 0);
+  EXPECT_THAT(older.out, HasSubstr("loaded " + dir + "/iter_0000002, iteration 2\n"));
+  EXPECT_EQ(older.err.find("warning"), older.err.rfind("warning"));  // once
 }
 
 TEST_F(Resume, ASignalSavesAndExitsWithZero) {

@@ -71,21 +71,87 @@ TEST(FindCheckpoint, says_what_is_there_instead) {
                 "--ckpt-step N another");
 }
 
+void damage(const fs::path& data) {
+  fs::permissions(data, fs::perms::owner_write, fs::perm_options::add);
+  fs::resize_file(data, fs::file_size(data) / 2);
+}
+
 TEST(FindCheckpoint, the_last_complete_one_may_be_of_either_form) {
   const ModelFolder folder;
   const fs::path run = folder.file("run");
   save_weft(run, 5);
   copy_megatron(run / "iter_0000007");
-  EXPECT_EQ(find_checkpoint(run, {}, true)->folder, run / "iter_0000007");
-  fs::path data = run / "iter_0000007/__0_0.distcp";
-  fs::permissions(data, fs::perms::owner_write, fs::perm_options::add);
-  fs::resize_file(data, fs::file_size(data) / 2);
+  write_tracker(run, "7");
+  EXPECT_EQ(find_checkpoint(run, {}, WhichCheckpoint::newest_verified)->folder, run / "iter_0000007");
+  damage(run / "iter_0000007/__0_0.distcp");
   std::vector<std::string> warnings;
-  EXPECT_EQ(find_checkpoint(run, {}, true, [&](const std::string& text) { warnings.push_back(text); })->folder,
+  EXPECT_EQ(find_checkpoint(run, {}, WhichCheckpoint::newest_verified,
+                            [&](const std::string& text) { warnings.push_back(text); })
+                ->folder,
             run / "iter_0000005");
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_THAT(warnings[0], HasSubstr("__0_0.distcp: truncated"));
-  EXPECT_THAT(warnings[0], HasSubstr("looking for an older checkpoint"));
+  EXPECT_THAT(warnings[0], HasSubstr("looking for another checkpoint"));
+}
+
+// Changed bytes are seen by their checksum alone, which opening does not look at.
+TEST(FindCheckpoint, what_can_be_opened_need_not_be_undamaged) {
+  const ModelFolder folder;
+  const fs::path run = folder.file("run");
+  save_weft(run, 5);
+  copy_megatron(run / "iter_0000007");
+  write_tracker(run, "7");
+  const fs::path data = run / "iter_0000007/__0_0.distcp";
+  fs::permissions(data, fs::perms::owner_write, fs::perm_options::add);
+  std::string bytes = read_file(data);
+  for (std::size_t at = bytes.size() / 3; at < bytes.size() / 2; ++at) bytes[at] ^= 1;
+  std::ofstream(data, std::ios::binary) << bytes;
+  int verified = 0;
+  EXPECT_EQ(find_checkpoint(run, {}, WhichCheckpoint::newest_open, {}, [&] { ++verified; })->folder,
+            run / "iter_0000007");
+  EXPECT_EQ(verified, 0);
+  EXPECT_EQ(find_checkpoint(run, {}, WhichCheckpoint::newest_verified, {}, [&] { ++verified; })->folder,
+            run / "iter_0000005");
+  EXPECT_GT(verified, 0);
+}
+
+// A run that goes on from an earlier checkpoint leaves those after it.
+TEST(FindCheckpoint, the_newest_is_what_the_tracker_names_and_not_what_is_later) {
+  const ModelFolder folder;
+  const fs::path run = folder.file("run");
+  for (const int iteration : {2, 4, 6, 8}) save_weft(run, iteration);
+  const auto newest = [&] { return find_checkpoint(run, {}, WhichCheckpoint::newest_verified)->folder.filename(); };
+  write_tracker(run, "4");
+  EXPECT_EQ(newest(), "iter_0000004");
+  fs::remove(run / "iter_0000004/manifest.json");
+  EXPECT_EQ(newest(), "iter_0000002");
+  fs::remove(run / "iter_0000002/manifest.json");
+  EXPECT_EQ(newest(), "iter_0000008");
+  write_tracker(run, "");  // as a killed writer may leave it
+  EXPECT_EQ(newest(), "iter_0000008");
+  fs::remove(run / "latest_checkpointed_iteration.txt");
+  EXPECT_EQ(newest(), "iter_0000008");
+  copy_megatron(run / "release");
+  write_tracker(run, "release");
+  EXPECT_EQ(newest(), "release");
+}
+
+TEST(FindCheckpoint, says_what_is_there_where_no_tracker_names_it) {
+  const ModelFolder folder;
+  const fs::path run = folder.file("run");
+  std::vector<std::string> warnings;
+  const Warn warn = [&](const std::string& text) { warnings.push_back(text); };
+  EXPECT_FALSE(find_checkpoint(run, {}, WhichCheckpoint::tracked, warn));
+  EXPECT_THAT(warnings, ElementsAre());
+  save_weft(run, 5);
+  copy_megatron(run / "iter_0000007");
+  fs::remove(run / "latest_checkpointed_iteration.txt");
+  EXPECT_FALSE(find_checkpoint(run, {}, WhichCheckpoint::tracked, warn));
+  EXPECT_THAT(warnings,
+              ElementsAre(run.string() +
+                          " has no latest_checkpointed_iteration.txt, which names the checkpoint to go on from; "
+                          "the newest there is " +
+                          (run / "iter_0000007").string() + ": --ckpt-step 7 loads it"));
 }
 
 TEST(FindCheckpoint, the_legacy_form_is_refused_with_what_to_do) {

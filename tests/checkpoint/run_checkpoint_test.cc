@@ -152,6 +152,15 @@ TEST(RunCheckpoint, OldOnesAreRemoved) {
   EXPECT_EQ(checkpoints_in(folder.file("run")), (std::vector<std::int64_t>{5, 8, 10}));
 }
 
+// A run that goes on from an earlier one leaves those after it, which are not the last ones of any run.
+TEST(RunCheckpoint, LaterOnesThanTheLastNeitherCountNorGo) {
+  const TemporaryFolder folder;
+  for (std::int64_t iteration : {2, 4, 6, 8, 10, 5}) save(folder.file("run"), iteration);
+  EXPECT_EQ(latest_checkpoint(folder.file("run")), 5);
+  remove_old_checkpoints(folder.file("run"), 2, 0);
+  EXPECT_EQ(checkpoints_in(folder.file("run")), (std::vector<std::int64_t>{4, 5, 6, 8, 10}));
+}
+
 TEST(RunCheckpoint, DamageIsNamed) {
   const TemporaryFolder folder;
   const std::string here = folder.file("run/iter_0000001"), rank0 = here + "/rank-00000.safetensors";

@@ -121,9 +121,10 @@ void CheckpointInProgress::commit(const std::vector<Written>& of_ranks, const st
 void remove_old_checkpoints(const std::filesystem::path& dir, std::int64_t keep, std::int64_t retained,
                             const FileSystem& files) {
   std::vector<std::int64_t> iterations = checkpoints_in(dir);
+  const std::optional<std::int64_t> latest = latest_checkpoint(dir);
+  if (latest) std::erase_if(iterations, [&](std::int64_t iteration) { return iteration > *latest; });
   if (std::ssize(iterations) <= keep) return;
   iterations.resize(iterations.size() - static_cast<std::size_t>(keep));
-  const std::optional<std::int64_t> latest = latest_checkpoint(dir);
   for (std::int64_t iteration : iterations) {
     if ((retained > 0 && iteration % retained == 0) || iteration == latest) continue;
     // First another name, so that a checkpoint that is half removed does not look like one.

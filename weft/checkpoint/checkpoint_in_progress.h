@@ -56,7 +56,8 @@ class CheckpointInProgress {
   const FileSystem& files_;
 };
 
-// Removes all checkpoints but the last `keep` and those of iterations that `retained` divides (0: none).
+// Removes all checkpoints but the last `keep` and those of iterations that `retained` divides (0: none). Those later than
+// the one that the tracker names neither count nor go: a run that has gone back behind them may not be meant to replace them.
 void remove_old_checkpoints(const std::filesystem::path& dir, std::int64_t keep, std::int64_t retained,
                             const FileSystem& files = machine_files());
 

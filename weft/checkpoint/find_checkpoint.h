@@ -22,12 +22,23 @@ struct CheckpointPlace {
   CheckpointForm form = CheckpointForm::weft;
 };
 
-// `dir` itself if it is a checkpoint; else the one in it of iteration `step`, if given, or the one that the tracker names;
-// with last_complete the newest that is whole, whatever the tracker names (warn is told about those that are not). Nothing
-// where there is no checkpoint at all. UserError where there is not the one that is named.
+// Newest: the one that the tracker names, then those before it; last those of later iterations, which a run leaves that
+// goes on from an earlier one.
+enum class WhichCheckpoint : std::uint8_t {
+  tracked,          // the one that the tracker names
+  newest_open,      // the newest that can be opened: its files are there and have their sizes
+  newest_verified,  // and whose checksums are right; this reads all of it
+};
+
+// `dir` itself if it is a checkpoint; else the one in it of iteration `step`, if given, or else `which`. Nothing where there
+// is no such checkpoint; warn is told of those that are there and not taken, and what to do. UserError where there is not
+// the one that step or the tracker names. working: called again and again while checkpoints are verified.
 using Warn = std::function<void(const std::string&)>;
 std::optional<CheckpointPlace> find_checkpoint(const std::filesystem::path& dir, std::optional<std::int64_t> step = {},
-                                               bool last_complete = false, const Warn& warn = {});
+                                               WhichCheckpoint which = WhichCheckpoint::tracked, const Warn& warn = {},
+                                               const std::function<void()>& working = {});
+// Of the folder itself; nothing: it is none. It may be incomplete or of a form that cannot be read: opening it tells.
+std::optional<CheckpointPlace> checkpoint_at(const std::filesystem::path& folder);
 
 // As one of this model. masters: of Megatron's form.
 std::unique_ptr<CheckpointReader> open_checkpoint(const CheckpointPlace& place, const ModelConfig& config,

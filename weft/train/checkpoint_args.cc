@@ -119,7 +119,8 @@ void take_checkpoint_args(FlagTable& flags, const TrainOptions& options) {
   if (!checkpoint.use_checkpoint_args || checkpoint.load.empty()) return;
   const std::optional<CheckpointPlace> place =
       find_checkpoint(checkpoint.load, checkpoint.ckpt_step > 0 ? std::optional(checkpoint.ckpt_step) : std::nullopt,
-                      checkpoint.load_last_complete);
+                      // What it says of the model has been read then; its tensors are verified once, before they are.
+                      checkpoint.load_last_complete ? WhichCheckpoint::newest_open : WhichCheckpoint::tracked);
   if (!place) {
     flags.note(
         fmt::format("--use-checkpoint-args: there is no checkpoint in {}; the flags make the model", checkpoint.load));

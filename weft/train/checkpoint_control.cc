@@ -46,6 +46,38 @@ CheckpointControl::CheckpointControl(const TrainOptions& options, Session& sessi
       saver_(session, {options.checkpoint.save, !options.checkpoint.no_save_optim, options.checkpoint.keep_last,
                        options.checkpoint.save_retain_interval}) {}
 
+// --load-last-complete reads checkpoints to the end. One rank does it, and tells the others the name of the folder.
+std::optional<CheckpointPlace> CheckpointControl::find(const Warn& warn) const {
+  const CheckpointOptions& o = options_.checkpoint;
+  if (!o.load_last_complete)
+    return find_checkpoint(o.load, o.ckpt_step > 0 ? std::optional(o.ckpt_step) : std::nullopt,
+                           WhichCheckpoint::tracked, warn);
+  constexpr std::int64_t working = -4, none = -3, itself = -2, release = -1;  // or an iteration
+  const auto tell = [&](std::int64_t word) { return session_.ranks().gather(std::span(&word, 1))[0]; };
+  if (session_.options().layout.rank().value == 0) {
+    // The others wait no longer than their timeout for each word.
+    auto told = std::chrono::steady_clock::now();
+    const std::optional<CheckpointPlace> place =
+        find_checkpoint(o.load, {}, WhichCheckpoint::newest_verified, warn, [&] {
+          if (std::chrono::steady_clock::now() - told < std::chrono::seconds(1)) return;
+          tell(working);
+          told = std::chrono::steady_clock::now();
+        });
+    const std::string name = place ? place->folder.filename().string() : "";
+    tell(!place ? none : place->folder == o.load ? itself : name == "release" ? release : iteration_in(name).value());
+    return place;
+  }
+  std::int64_t word = working;
+  while (word == working) word = tell(none);
+  if (word == none) return std::nullopt;
+  const std::filesystem::path folder = word == itself    ? std::filesystem::path(o.load)
+                                       : word == release ? std::filesystem::path(o.load) / "release"
+                                                         : checkpoint_folder(o.load, word);
+  if (const std::optional<CheckpointPlace> place = checkpoint_at(folder)) return place;
+  throw UserError("--load {}: rank {} does not see {}, which rank 0 goes on from; all ranks must see the same folder",
+                  o.load, session_.options().layout.rank().value, folder.string());
+}
+
 RunPosition CheckpointControl::begin(const Say& say) {
   const CheckpointOptions& o = options_.checkpoint;
   if (saves()) {
@@ -55,14 +87,15 @@ RunPosition CheckpointControl::begin(const Say& say) {
     const std::vector<std::int64_t> all = session_.ranks().gather(std::span(&own, 1));
     if (first) require_free_space("--save", o.save, std::accumulate(all.begin(), all.end(), std::int64_t{0}));
   }
+  bool warned = false;
   const auto warn = [&](const std::string& text) {
+    warned = true;
     if (session_.options().layout.rank().value == 0) fmt::print(stderr, "warning: {}\n", text);
   };
   const bool optimizer = !o.finetune && !o.no_load_optim;
   std::unique_ptr<CheckpointReader> checkpoint;
   if (!o.load.empty()) {
-    const std::optional<CheckpointPlace> place = find_checkpoint(
-        o.load, o.ckpt_step > 0 ? std::optional(o.ckpt_step) : std::nullopt, o.load_last_complete, warn);
+    const std::optional<CheckpointPlace> place = find(warn);
     const bool masters = optimizer && !o.load_main_params_from_ckpt;
     if (place)
       checkpoint = open_checkpoint(*place, session_.options().config,
@@ -74,7 +107,8 @@ RunPosition CheckpointControl::begin(const Say& say) {
     const bool random = options_.model.hf.empty() || !has_weights(options_.model.hf);
     const std::string from = random ? "random weights" : options_.model.hf;
     if (!o.load.empty())
-      say(fmt::format("there is no checkpoint in {}; the run starts from {}", o.load, from));
+      say(fmt::format("{} checkpoint in {}{}; the run starts from {}", warned ? "no" : "there is no", o.load,
+                      warned ? " is loaded" : "", from));
     else if (random && !options_.model.hf.empty())
       say(fmt::format("there are no weights in {}; the run starts from random ones (--seed {})", options_.model.hf,
                       options_.data.seed));

@@ -44,6 +44,7 @@ class CheckpointControl {
   bool has_saved(std::int64_t iteration) const { return saves() && saved_ == iteration && !saver_.pending(); }
 
  private:
+  std::optional<CheckpointPlace> find(const Warn& warn) const;
   std::string reason_to_stop() const;
   void keep_origin(const RunCheckpoint* checkpoint);
   // Unless it is saved already, or nobody asked for it. Returns when the checkpoint is complete.

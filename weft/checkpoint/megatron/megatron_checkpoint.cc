@@ -375,7 +375,7 @@ std::vector<std::string> MegatronCheckpoint::others(const std::set<ParameterIden
   return names;
 }
 
-void verify_tensors(const TorchDistCheckpoint& files) {
+void verify_tensors(const TorchDistCheckpoint& files, const std::function<void(std::size_t bytes)>& verified) {
   std::vector<std::byte> buffer;
   for (const ShardedTensor& tensor : files.tensors()) {
     for (const TensorChunk& chunk : tensor.chunks) {
@@ -385,6 +385,7 @@ void verify_tensors(const TorchDistCheckpoint& files) {
       for (int d = 0; d < tensor.shape.dims(); ++d) box.extent.append(1);
       buffer.resize(static_cast<std::size_t>(bits_of(tensor.type)) / 8);
       files.read(tensor, box, buffer);
+      if (verified) verified(static_cast<std::size_t>(chunk.box.extent.elements()) * buffer.size());
     }
   }
 }

@@ -34,8 +34,8 @@ enum class MasterWeights : std::uint8_t {
   never,  // as without the optimizer's state, or with --load-main-params-from-ckpt
 };
 
-// Reads something of every chunk, and with it compares every checksum.
-void verify_tensors(const TorchDistCheckpoint& files);
+// Reads something of every chunk, and with it compares every checksum. verified: told the bytes of each.
+void verify_tensors(const TorchDistCheckpoint& files, const std::function<void(std::size_t bytes)>& verified = {});
 
 class MegatronCheckpoint : public CheckpointReader {
  public:

@@ -175,9 +175,12 @@ TEST(Strictness, absent_parameters_may_keep_their_initial_values) {
   };
   for (const Case& c : {Case{Strictness::assume_ok_unexpected, true, 0}, Case{Strictness::raise_unexpected, true, 0},
                         Case{Strictness::raise_all, true, 0}, Case{Strictness::log_unexpected, false, 1},
-                        Case{Strictness::log_all, false, 1}, Case{Strictness::ignore_all, false, 0}}) {
+                        Case{Strictness::log_all, false, 1}, Case{Strictness::return_unexpected, false, 0},
+                        Case{Strictness::return_all, false, 0}, Case{Strictness::ignore_all, false, 0}}) {
     std::vector<std::string> warnings;
-    const LoadOptions load{true, c.strictness, 3, [&](const std::string& text) { warnings.push_back(text); }};
+    std::optional<LoadDifferences> returned;
+    LoadOptions load{true, c.strictness, 3, [&](const std::string& text) { warnings.push_back(text); }};
+    load.differ = [&](const LoadDifferences& differences) { returned = differences; };
     Session session(device, options_of(config, DType::f32));
     const std::string error = message_of<UserError>([&] { load_checkpoint(session, *open("hybrid", config), load); });
     EXPECT_EQ(!error.empty(), c.raises) << error;
@@ -185,6 +188,13 @@ TEST(Strictness, absent_parameters_may_keep_their_initial_values) {
     if (c.warnings > 0) {
       EXPECT_THAT(warnings[0], HasSubstr("11 parameters are not in the checkpoint and keep their initial values: "
                                          "language.main.4.norm"));
+    }
+    const bool returns_all = c.strictness == Strictness::return_all;
+    ASSERT_EQ(returned.has_value(), returns_all || c.strictness == Strictness::return_unexpected);
+    if (returned) {
+      EXPECT_EQ(returned->unexpected.size(), 11u);
+      EXPECT_EQ(returned->unexpected.front(), "language.main.4.norm");
+      EXPECT_EQ(returned->missing.has_value(), returns_all);
     }
     if (c.raises) continue;
     std::vector<std::vector<double>> values;  // of the third layer

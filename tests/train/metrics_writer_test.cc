@@ -48,6 +48,12 @@ TEST_F(MetricsWriterTest, TextIsEscaped) {
   EXPECT_EQ(parse_json(line, "line")["te\"xt"], "a\n\xef\xbf\xbd");
 }
 
+TEST_F(MetricsWriterTest, ListsAreArrays) {
+  const std::vector<std::string> names = {"a", "\"b\""}, none;
+  EXPECT_EQ(to_json_line(std::vector<Metric>{{"names", names}, {"none", none}}),
+            R"({"names":["a","\"b\""],"none":[]})");
+}
+
 TEST_F(MetricsWriterTest, EveryLineIsThereAtOnce) {
   MetricsWriter writer(file_);
   writer.write({{"iteration", std::int64_t{1}}, {"loss", 5.5}});

@@ -29,6 +29,11 @@ void require_same_iteration(const RankExchange& ranks, std::int64_t own, const s
                       text(all[r]), text(all[0]));
 }
 
+// A title, and a name per line.
+std::string listed(const std::string& title, const std::vector<std::string>& names) {
+  return names.empty() ? title : fmt::format("{}:\n  {}", title, join(names, "\n  "));
+}
+
 // A long run must not fail at its end for a reason that was there at its beginning.
 void require_folder_to_write(const std::string& dir) {
   std::error_code error;
@@ -115,8 +120,19 @@ RunPosition CheckpointControl::begin(const Say& say) {
     load_parameters(session_, options_);
     return start_;
   }
-  const RunPosition there = load_checkpoint(
-      session_, *checkpoint, {optimizer, o.dist_ckpt_strictness, static_cast<std::uint64_t>(options_.data.seed), warn});
+  LoadOptions load{optimizer, o.dist_ckpt_strictness, static_cast<std::uint64_t>(options_.data.seed), warn};
+  load.differ = [&](const LoadDifferences& differences) {
+    const std::string where = checkpoint->folder().string();
+    say(listed(
+        fmt::format("{}: {} parameters are not in the checkpoint (unexpected)", where, differences.unexpected.size()),
+        differences.unexpected));
+    if (differences.missing)
+      say(listed(fmt::format("{}: {} tensors of the checkpoint are not of this model (missing)", where,
+                             differences.missing->size()),
+                 *differences.missing));
+    differences_ = differences;
+  };
+  const RunPosition there = load_checkpoint(session_, *checkpoint, load);
   if (!o.finetune) start_ = there;
   if (o.load == o.save && !o.finetune) saved_ = start_.iteration;
   say(fmt::format("loaded {}, iteration {}{}", checkpoint->folder().string(), there.iteration,
@@ -124,6 +140,13 @@ RunPosition CheckpointControl::begin(const Say& say) {
                   : o.no_load_optim ? ", without the optimizer's state"
                                     : ""));
   return start_;
+}
+
+void CheckpointControl::write_differences(MetricsWriter& metrics) const {
+  if (!differences_) return;
+  std::vector<Metric> line = {{"iteration", start_.iteration}, {"unexpected", differences_->unexpected}};
+  if (differences_->missing) line.push_back({"missing", *differences_->missing});
+  metrics.write(line);
 }
 
 // What the checkpoints of this run say of the Hugging Face folder that the model came from.

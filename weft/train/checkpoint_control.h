@@ -10,6 +10,7 @@
 
 #include "weft/train/checkpoint_saver.h"
 #include "weft/train/exit_signals.h"
+#include "weft/train/metrics_writer.h"
 #include "weft/train/options.h"
 #include "weft/train/save_load.h"
 
@@ -26,6 +27,8 @@ class CheckpointControl {
   // Sets the weights that the run begins with, from --load, --hf or the seed, and returns where it stands. say: a line for
   // the log. UserError for a checkpoint that cannot be loaded.
   RunPosition begin(const Say& say);
+  // A line of what checkpoint and model do not both have, where --dist-ckpt-strictness return_* asks for it.
+  void write_differences(MetricsWriter& metrics) const;
   // The last iteration of this run, as far as it is known before.
   std::int64_t last_iteration() const;
   bool saves() const { return !options_.checkpoint.save.empty(); }
@@ -58,6 +61,7 @@ class CheckpointControl {
   CheckpointSaver saver_;
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   RunPosition start_;
+  std::optional<LoadDifferences> differences_;
   std::int64_t saved_ = -1;  // the iteration of the last checkpoint
   std::chrono::steady_clock::time_point save_began_;
 };

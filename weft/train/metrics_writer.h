@@ -18,7 +18,7 @@ namespace weft {
 
 struct Metric {
   std::string_view name;
-  std::variant<std::int64_t, double, std::string_view> value;
+  std::variant<std::int64_t, double, std::string_view, std::span<const std::string>> value;  // the last: a list
 };
 
 std::string to_json_line(std::span<const Metric> metrics);  // without the newline

@@ -118,19 +118,20 @@ void add_checkpoint_flags(FlagTable& flags, CheckpointOptions& checkpoint) {
   flags.add(
       "--load-main-params-from-ckpt", checkpoint.load_main_params_from_ckpt,
       "Of a Megatron checkpoint: take weights from the model's tensors even where masters with more bits are kept.");
-  flags
-      .choice("--dist-ckpt-strictness", checkpoint.dist_ckpt_strictness,
-              {{"assume_ok_unexpected", Strictness::assume_ok_unexpected},
-               {"log_unexpected", Strictness::log_unexpected},
-               {"log_all", Strictness::log_all},
-               {"raise_unexpected", Strictness::raise_unexpected},
-               {"raise_all", Strictness::raise_all},
-               {"ignore_all", Strictness::ignore_all}},
-              "What happens to parameters that the checkpoint lacks (unexpected): an error, or with log_unexpected and "
-              "log_all a warning and with ignore_all nothing, and they keep their initial values. And to tensors that "
-              "the model does not have (missing): nothing, with log_all a warning, with raise_all an error.")
-      .lacks("return_unexpected", "it hands lists back to a program; use log_unexpected")
-      .lacks("return_all", "it hands lists back to a program; use log_all");
+  flags.choice(
+      "--dist-ckpt-strictness", checkpoint.dist_ckpt_strictness,
+      {{"assume_ok_unexpected", Strictness::assume_ok_unexpected},
+       {"log_unexpected", Strictness::log_unexpected},
+       {"log_all", Strictness::log_all},
+       {"raise_unexpected", Strictness::raise_unexpected},
+       {"raise_all", Strictness::raise_all},
+       {"return_unexpected", Strictness::return_unexpected},
+       {"return_all", Strictness::return_all},
+       {"ignore_all", Strictness::ignore_all}},
+      "What happens to parameters that the checkpoint lacks (unexpected): an error; or they keep their initial "
+      "values, with log_unexpected and log_all after a warning, with return_unexpected and return_all after a "
+      "list of all in the log and in --metrics, with ignore_all without a word. And to tensors that the model "
+      "does not have (missing): nothing, with log_all a warning, with return_all a list, with raise_all an error.");
   flags
       .add("--exit-interval", checkpoint.exit_interval, "N",
            "End, and save if --save is given, after the next iteration that is a multiple of N; 0: never.")

@@ -44,12 +44,17 @@ void check_names(const ModelConfig& config, const CheckpointReader& checkpoint, 
                       pattern.empty() ? "--dist-ckpt-strictness log_unexpected leaves them their initial values"
                                       : fmt::format("it was saved with --pattern {}", pattern));
     }
-    if (strictness != Strictness::ignore_all)
+    if (is_one_of({Strictness::log_unexpected, Strictness::log_all}))
       warn(fmt::format("{}: {} parameters are not in the checkpoint and keep their initial values: {}", where,
                        absent.size(), some_of(absent)));
   }
-  if (!is_one_of({Strictness::log_all, Strictness::raise_all})) return;
+  if (strictness == Strictness::return_unexpected && options.differ) options.differ({absent, {}});
+  if (!is_one_of({Strictness::log_all, Strictness::raise_all, Strictness::return_all})) return;
   const std::vector<std::string> others = checkpoint.others(model);
+  if (strictness == Strictness::return_all) {
+    if (options.differ) options.differ({absent, others});
+    return;
+  }
   if (others.empty()) return;
   const std::string text =
       fmt::format("{}: {} tensors of the checkpoint are not of this model: {}", where, others.size(), some_of(others));

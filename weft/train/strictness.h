@@ -13,6 +13,8 @@ enum class Strictness : std::uint8_t {
   log_all,               // both are told
   raise_unexpected,      // the first are an error
   raise_all,             // both are
+  return_unexpected,     // as log_unexpected, with the whole list
+  return_all,            // as log_all, with both lists
   ignore_all,
 };
 

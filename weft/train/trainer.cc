@@ -195,6 +195,7 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
   if (rank_ != 0) return;
   if (!options.logging.metrics.empty())
     metrics_ = std::make_unique<MetricsWriter>(options.logging.metrics, position_.iteration);
+  write_or_drop(metrics_, [&](MetricsWriter& metrics) { control_->write_differences(metrics); });
   if (!options.logging.tensorboard_dir.empty())
     tensorboard_ = std::make_unique<TensorboardWriter>(options.logging.tensorboard_dir, position_.iteration);
 }

@@ -159,6 +159,16 @@ TEST(MegatronCheckpoint, rows_of_the_vocabularys_padding_are_dropped) {
   }
 }
 
+// They are part of a run that goes on bit for bit.
+TEST(MegatronCheckpoint, rows_of_a_padding_of_the_same_size_are_kept) {
+  ModelConfig config = small_config("[*-]");
+  config.padded_vocabulary = 16;
+  const ModelFolder folder;
+  write_made(folder, made_checkpoint(megatron_tensors(config, megatron_form(config))),
+             {{"vocab_size", written::integer(11)}});
+  expect_all(folder, config);
+}
+
 TEST(MegatronCheckpoint, says_how_far_the_run_had_come) {
   using namespace written;
   const ModelConfig config = small_config("[*-]");

@@ -200,10 +200,12 @@ void MegatronCheckpoint::find_places(const std::vector<DiskTensor>& tensors, Sta
       const Role role = found.parts[0].identity.role;
       if (std::find(std::begin(vocabulary_roles), std::end(vocabulary_roles), role) != std::end(vocabulary_roles) &&
           stored.shape.dims() == 2 && stored.shape[1] == found.shape[1]) {
-        // Rows of the padding hold nothing, here as there.
         check_vocabulary(config_, stored.name, stored.shape[0]);
-        found.shape = stored.shape;
-        found.parts[0].extent = {config_.vocabulary, stored.shape[1]};
+        // Rows of the padding hold nothing, here as there; but where they are as many, they are kept, as all bits are.
+        if (stored.shape != found.shape) {
+          found.shape = stored.shape;
+          found.parts[0].extent = {config_.vocabulary, stored.shape[1]};
+        }
       }
       if (stored.shape != found.shape)
         throw UserError("{}: tensor '{}' has the shape {}, but the model asks for {}", folder().string(), stored.name,

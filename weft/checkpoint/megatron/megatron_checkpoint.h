@@ -2,7 +2,8 @@
 //
 // Its keys are recognised: stacked or per layer, layers numbered by items of the pattern, by symbols, by those of the
 // checkpoint's own pattern or as a transformer counts, MTP as transformer_layer or mtp_model_layer, and the variants of
-// key_variants.h. Everything named _extra_state is dropped, and so are rows of the vocabulary's padding.
+// key_variants.h. Everything named _extra_state is dropped, and so are rows of the vocabulary's padding,
+// unless the model has as many.
 //
 // Which tensor gives a weight: where a master is kept that is wider than the model's tensor (BF16 beside F32), the master,
 // as a resumed run of Megatron's goes on from it: its first update overwrites the model's tensor. Where the model's tensor is

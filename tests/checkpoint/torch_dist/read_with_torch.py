@@ -24,6 +24,13 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 warnings.filterwarnings("ignore")
 # What Megatron lets a checkpoint name beside PyTorch's own.
 torch.serialization.add_safe_globals([argparse.Namespace])
+try:  # rng_state of golden checkpoints has numpy's
+    import numpy
+
+    reconstruct = numpy.ndarray((0,)).__reduce__()[0]
+    torch.serialization.add_safe_globals([reconstruct, numpy.ndarray, numpy.dtype, type(numpy.dtype(numpy.uint32))])
+except ImportError:
+    pass
 
 
 def digest(tensor):

@@ -16,11 +16,12 @@ PythonValue argument(const Json& value) {
 
 }  // namespace
 
-void rewrite_checkpoint(const std::filesystem::path& from, const std::filesystem::path& folder) {
+void rewrite_checkpoint(const std::filesystem::path& from, const std::filesystem::path& folder,
+                        const std::function<std::string(const std::string& name)>& name_of) {
   const TorchDistCheckpoint checkpoint(from);
   TorchDistWriter writer(folder, {.max_file_bytes = 200000});
   for (const ShardedTensor& tensor : checkpoint.tensors()) {
-    ShardedTensorToWrite out{tensor.name, tensor.type, tensor.shape, {}};
+    ShardedTensorToWrite out{name_of ? name_of(tensor.name) : tensor.name, tensor.type, tensor.shape, {}};
     for (const TensorChunk& chunk : tensor.chunks) {
       const std::int64_t bytes = chunk.box.extent.elements() * bits_of(tensor.type) / 8;
       out.chunks.push_back({chunk.box, [&checkpoint, &tensor, &chunk, bytes](std::byte* to) {

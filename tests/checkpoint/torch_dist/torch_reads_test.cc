@@ -12,21 +12,13 @@
 
 #include "tests/checkpoint/model_folder.h"
 #include "tests/checkpoint/torch_dist/rewritten.h"
-#include "tests/checkpoint/torch_dist/sha256.h"
 #include "tests/checkpoint/torch_dist/torch_python.h"
 #include "weft/base/random.h"
 #include "weft/checkpoint/convert.h"
-#include "weft/checkpoint/torch_dist/torch_dist_checkpoint.h"
 #include "weft/checkpoint/torch_dist/torch_dist_writer.h"
 
 namespace weft {
 namespace {
-
-Json shape_json(const Shape& shape) {
-  Json extents = Json::array();
-  for (int d = 0; d < shape.dims(); ++d) extents.push_back(shape[d]);
-  return extents;
-}
 
 // Every type, scalars, tensors without elements, chunks of different sizes; a state of all kinds of values.
 void write_everything(const std::filesystem::path& folder) {
@@ -67,27 +59,6 @@ void write_everything(const std::filesystem::path& folder) {
   writer.finish();
 }
 
-// Every way of reading gave the tensors and the state that Weft's own reader finds.
-void expect_same(const TorchDistCheckpoint& checkpoint, const Json& read) {
-  const Json& ways = read.at("ways");
-  ASSERT_GE(ways.size(), 3u);
-  for (const auto& [way, tensors] : ways.items()) {
-    EXPECT_EQ(tensors.size(), checkpoint.tensors().size()) << way;
-    for (const ShardedTensor& tensor : checkpoint.tensors()) {
-      const Json about = tensors.value(tensor.name, Json());
-      ASSERT_TRUE(about.is_object()) << way << ": " << tensor.name;
-      std::vector<std::byte> bytes(static_cast<std::size_t>(bytes_of(tensor.shape, tensor.type).value()));
-      checkpoint.read(tensor, Box::whole(tensor.shape), bytes);
-      EXPECT_EQ(about.at("dtype"), torch_names_of(tensor.type)->dtype) << way << ": " << tensor.name;
-      EXPECT_EQ(about.at("shape"), shape_json(tensor.shape)) << way << ": " << tensor.name;
-      EXPECT_EQ(about.at("sha256"), sha256(bytes)) << way << ": " << tensor.name;
-    }
-    const Json& state = read.at("state").at(way);
-    EXPECT_EQ(state.at("iteration"), checkpoint.iteration()) << way;
-    for (const auto& [name, value] : checkpoint.args().items()) EXPECT_EQ(state.at("args").at(name), value) << way;
-  }
-}
-
 TEST(TorchReads, what_is_written_with_every_way_of_reading) {
   if (const std::string why = why_no_torch(); !why.empty()) GTEST_SKIP() << why;
   const ModelFolder everything, hybrid, gpt, flat;
@@ -104,13 +75,7 @@ TEST(TorchReads, what_is_written_with_every_way_of_reading) {
   }
   std::vector<std::filesystem::path> folders = {everything.path(), hybrid.path(), gpt.path(), flat.path()};
   for (const std::string& golden : listing(converted.path())) folders.push_back(converted.file(golden) / "release");
-  const Json read = read_with_torch(folders);
-  ASSERT_TRUE(read.contains("versions"));
-  std::printf("%s\n", read.at("versions").dump().c_str());
-  for (const std::filesystem::path& folder : folders) {
-    SCOPED_TRACE(folder);
-    expect_same(TorchDistCheckpoint(folder), read.at("folders").at(folder.string()));
-  }
+  expect_torch_reads(folders);
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ void forget_peak() {
   ::close(fd);
 }
 
-// Experts spread over the ranks; 12 bytes a parameter.
+// Experts spread over the ranks; 12 bytes per parameter.
 SessionOptions session_options(double gib, World& world) {
   SessionOptions o;
   o.config.pattern = "[*E][*E]";

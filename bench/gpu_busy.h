@@ -23,7 +23,7 @@ struct GpuBusy {
 };
 
 // Runs `prepare`, then `work`, which is measured; both must wait for the GPU in the end. (A CUDA graph must be made in
-// `prepare`: nodes of one that was made before may not be reported.) Reporting costs the GPU about a microsecond a kernel,
+// `prepare`: nodes of one that was made before may not be reported.) Reporting costs the GPU about a microsecond per kernel,
 // between kernels, so busy / span is a lower bound. CUPTI is gone afterwards: it would slow later launches.
 inline GpuBusy measure_busy(const std::function<void()>& prepare, const std::function<void()>& work) {
   // What kernels, copies and fills have in common in every version since CUDA 9: kind, 12 bytes of their own, begin, end.

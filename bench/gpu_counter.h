@@ -1,4 +1,4 @@
-// What a GPU says of its energy and clock, by NVML, which is loaded when it is asked for.
+// The energy and clock of a GPU, by NVML, which is loaded when it is asked for.
 #pragma once
 
 #include <optional>

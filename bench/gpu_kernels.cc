@@ -8,7 +8,7 @@
 // fraction of the bound that is reached: bytes (the least that must move) over the copy's bandwidth, or FLOP over the
 // product's rate. After these writes up to 50 MB in the L2 cache still have to go to memory, at the expense of the
 // operation. So operations bound by bytes are measured in two ways: "ms" and "share" after another 256 MiB were read,
-// which leaves a cold cache with nothing to write back; "ms_behind_writes" and "share_behind_writes" without that.
+// which leaves a cold cache with nothing to write back; "ms_after_writes" and "share_after_writes" without that.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -71,13 +71,13 @@ class Bench : public GpuData {
     forget();
   }
   void by_bytes(const std::string& name, double bytes, const std::function<void()>& work) {
-    const double ms = time(work, true), rate = bytes / ms * 1e-6, behind = time(work);
+    const double ms = time(work, true), rate = bytes / ms * 1e-6, after = time(work);
     print({{"case", name},
            {"ms", ms},
            {"gb_s", rate},
            {"share", rate / bandwidth_},
-           {"ms_behind_writes", behind},
-           {"share_behind_writes", bytes / behind * 1e-6 / bandwidth_}});
+           {"ms_after_writes", after},
+           {"share_after_writes", bytes / after * 1e-6 / bandwidth_}});
   }
   void by_flop(const std::string& name, double flop, const std::function<void()>& work) {
     const double ms = time(work), rate = flop / ms * 1e-9;

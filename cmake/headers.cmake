@@ -1,6 +1,6 @@
 # weft_headers(VARIABLE OPTION PACKAGE VERSION HASH FOLDER FILE): headers that come from PyPI, pinned by version and hash,
 # unpacked once into .cache/; or from the folder that -DOPTION=DIR names (it holds FILE). Sets VARIABLE to the folder to
-# include, or to "" with a warning that says what to do.
+# include, or to "" with a warning that tells what to do.
 function(weft_headers variable option package version hash folder file)
   set(${option} "" CACHE PATH "Folder with ${file}; empty: fetched from PyPI (${package} ${version}) by pip")
   if(${option})

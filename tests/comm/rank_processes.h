@@ -16,7 +16,7 @@ struct EndedProcess {
   double seconds = 0;
   std::string output;  // both streams
 
-  bool says(const std::string& text) const { return output.find(text) != std::string::npos; }
+  bool printed(const std::string& text) const { return output.find(text) != std::string::npos; }
 };
 
 class RankProcesses {

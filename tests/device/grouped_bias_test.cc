@@ -6,7 +6,7 @@
 namespace weft {
 namespace {
 
-// Five groups, some empty, with padding between them and rows that belong to nobody behind.
+// Five groups, some empty, with padding between them and rows of no group after them.
 struct Problem {
   HostTensor counts = HostTensor::integers({5, 0, 200, 1, 0}), offsets = HostTensor::integers({0, 8, 8, 208, 216, 216});
   std::int64_t rows = 219, groups = 5, columns;

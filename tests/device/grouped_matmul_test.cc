@@ -33,7 +33,7 @@ struct Problem {
     std::vector<std::int32_t> starts{0};
     for (std::int32_t count : c.counts)
       starts.push_back(starts.back() + (count + c.alignment - 1) / c.alignment * c.alignment);
-    rows = starts.back() + 3;  // rows that belong to nobody
+    rows = starts.back() + 3;  // rows of no group
     const auto groups = static_cast<std::int64_t>(c.counts.size());
     counts = HostTensor::integers(c.counts);
     offsets = HostTensor::integers(starts);

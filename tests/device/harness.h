@@ -17,7 +17,7 @@
 namespace weft {
 
 // A tensor in host memory, read and written as double whatever its dtype (i32 too). Copies are deep. With a stride,
-// the elements between the rows hold a pattern, and gaps_intact() says that nothing has written there.
+// the elements between the rows hold a pattern, and gaps_intact() tells whether it is still there.
 class HostTensor {
  public:
   HostTensor() = default;                                                // absent
@@ -77,8 +77,8 @@ DType accumulator_of(DType dtype);
 
 // A sum of `length` terms, added up in acc in any order and stored in got's dtype, lies within
 //   unit(stored) |want| + unit(acc) (length + 2) magnitude,   magnitude = sum of the terms' absolute values
-// of the exact value (all factors 1.01; terms below the smallest normal number may be lost). `length` also stands for
-// the number of roundings of a formula. magnitudes: one an element; empty: max |want| everywhere.
+// of the exact value (all factors 1.01; terms below the smallest normal number may be lost). `length` may also be
+// the number of roundings of a formula. magnitudes: one per element; empty: max |want| everywhere.
 void expect_close(const HostTensor& got, const std::vector<double>& want, std::int64_t length,
                   const std::vector<double>& magnitudes = {});
 

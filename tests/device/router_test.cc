@@ -151,7 +151,7 @@ TEST(Router, TiesGoToTheLowerIndex) {
   });
 }
 
-// A broken token must not break the memory of others: its experts are k different ones, its weights say NaN.
+// A broken token must not break the memory of others: its experts are k different ones, its weights are NaN.
 TEST(Router, NotANumberStillChoosesExperts) {
   const double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
   for_each_device([&](TestDevice& device) {

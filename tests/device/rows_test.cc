@@ -27,7 +27,7 @@ HostTensor random_indices(std::int64_t tokens, std::int64_t k, std::int64_t expe
   for (std::int64_t t = 0; t < tokens; ++t)
     for (std::int64_t j = 0; j < k; ++j) {
       const double u = random_uniform(5, static_cast<std::uint64_t>(t));
-      const auto first = static_cast<std::int64_t>(u * u * static_cast<double>(experts));  // some are loved more
+      const auto first = static_cast<std::int64_t>(u * u * static_cast<double>(experts));  // some are chosen more often
       indices.set(t, j, (t * k + j) % 7 == 6 ? -1.0 : static_cast<double>((first + 3 * j) % experts));
     }
   return indices;

@@ -66,7 +66,7 @@ inline std::uint64_t bits_of(std::uint64_t hash, const std::vector<double>& valu
   return hash;
 }
 
-// One line for the losses and norms, one a parameter; equal lines mean equal bits.
+// One line for the losses and norms, one per parameter; equal lines mean equal bits.
 inline std::vector<std::string> lines_of(const std::string& name, const RankRun& run) {
   std::vector<std::string> lines{
       fmt::format("bits {}: losses {:016x}", name, bits_of(bits_of(1, run.losses), run.norms))};

@@ -120,7 +120,7 @@ TEST(Faults, six_stalls_are_noticed_and_located) {
     c.fault.node = static_cast<std::int64_t>(plan.nodes.size()) / 7 * i + 3;
     c.fault.rank = i % c.ranks;
     const Ended ended = run_with(c);
-    // The report says where every rank stands: the stalled one at its node.
+    // The report tells what every rank is doing: the stalled one is at its node.
     expect_names(ended, fmt::format("rank {}", c.fault.rank), c.fault);
     expect_names(ended, plan.name_of(plan.nodes[static_cast<std::size_t>(c.fault.node)]), c.fault);
     EXPECT_LT(ended.seconds, 4);

@@ -1,4 +1,4 @@
-// Sessions over NCCL. When a rank fails, its streams run empty, and nobody takes what is then in memory for a result; and
+// Sessions over NCCL. When a rank fails, its streams run empty, and what is then in memory is not taken for a result; and
 // what communicators hold is counted.
 #include <atomic>
 

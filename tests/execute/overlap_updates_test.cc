@@ -1,4 +1,4 @@
-// Updates that a step leaves to the next: whoever looks at weights in between sees them done. (Orders: bitwise_test.cc.)
+// Updates that a step leaves to the next: whatever reads weights in between sees them done. (Orders: bitwise_test.cc.)
 #include <limits>
 
 #include <gtest/gtest.h>
@@ -35,43 +35,45 @@ std::vector<double> weights_of(Session& session) {
 TEST(LateUpdates, are_done_before_anything_reads_or_sets_weights) {
   const RankCase c = tied_case();
   CpuDevice device;
-  // Everything that a session says, with a look at it behind some of the steps.
+  // Everything that a session returns, with its weights read after some of the steps.
   const auto run = [&](bool overlap, bool parallel, double clip) {
-    std::vector<double> said;
+    std::vector<double> returned;
     Session session(device, options_of(c, overlap, parallel, clip));
     session.initialise_parameters(5);
     const auto step = [&](int number) {
       const std::vector<MicroBatch> batches{batch_of(c, number, 0)};
       const StepResult r = session.step(batches, 1e-2, 0.1);
-      said.push_back(r.loss);
-      said.push_back(r.gradient_norm.value_or(0));
+      returned.push_back(r.loss);
+      returned.push_back(r.gradient_norm.value_or(0));
     };
-    const auto say = [&](const std::vector<double>& values) { said.insert(said.end(), values.begin(), values.end()); };
+    const auto keep = [&](const std::vector<double>& values) {
+      returned.insert(returned.end(), values.begin(), values.end());
+    };
     step(0);
     step(1);
-    said.push_back(session.evaluator().loss(batch_of(c, 7, 0)));
+    returned.push_back(session.evaluator().loss(batch_of(c, 7, 0)));
     step(2);
-    say(weights_of(session));
+    keep(weights_of(session));
     step(3);
     step(4);
     const std::vector<std::int32_t> prompt{1, 2, 3};
-    say(session.evaluator().logits(prompt));
-    say(weights_of(session));
+    keep(session.evaluator().logits(prompt));
+    keep(weights_of(session));
     step(5);
     const HostTensor moment = session.parameters().read(TensorId(0), Content::first_moment);
-    for (std::int64_t i = 0; i < moment.elements(); ++i) said.push_back(number_at(moment, i));
+    for (std::int64_t i = 0; i < moment.elements(); ++i) returned.push_back(number_at(moment, i));
     step(5);
     session.flush_updates();
     session.flush_updates();  // there is nothing left to do
     step(6);
     // What the last step has left is forgotten with the weights that it was for.
     session.initialise_parameters(6);
-    say(weights_of(session));
+    keep(weights_of(session));
     step(7);
     step(8);
-    say(weights_of(session));
+    keep(weights_of(session));
     EXPECT_EQ(session.steps_taken(), 2);
-    return said;
+    return returned;
   };
   for (double clip : {1, 0}) {
     const std::vector<double> plain = run(false, false, clip);

@@ -1,4 +1,4 @@
-// Runs a model on thread ranks for a few steps and says everything it computed.
+// Runs a model on thread ranks for a few steps and returns everything it computed.
 #pragma once
 
 #include <functional>

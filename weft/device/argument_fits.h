@@ -1,4 +1,4 @@
-// How the checks of argument_checks.h ask their questions.
+// What the checks of argument_checks.h are written with.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Makes a Module layer by layer: values, parameters, pieces, each under the name of where it stands.
+// Makes a Module layer by layer: values, parameters, pieces, each named after its place.
 #pragma once
 
 #include <optional>
@@ -16,7 +16,7 @@ struct ModuleOptions {
   std::int64_t row_alignment = 1;               // of an expert's rows; kernels of some devices want more
   std::int64_t logits_slice_bytes = 128 << 20;  // the head works on slices of tokens whose logits fit in this
   bool keep_logits = false;                     // evaluate writes Module::logits
-  Layout layout;                                // of the ranks; says which experts are here
+  Layout layout;                                // of the ranks; tells which experts are here
   bool repeatable_attention = true;             // of AttentionBackward
 };
 
@@ -35,7 +35,7 @@ class ModuleBuilder {
   DType accumulate() const { return options_.precision.accumulate(); }
   double residual_std() const { return residual_std_; }  // of matrices that write to the residual stream
 
-  // Everything made from here on stands in this place.
+  // Everything made from here on is in this place.
   void enter(int depth, int physical, std::string layer);
   void next_unit() { ++module_.units; }
   const std::string& layer() const { return place_.layer; }

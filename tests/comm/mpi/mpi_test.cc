@@ -18,7 +18,7 @@ struct Ran {
   int code = 0;
   std::string output;  // both streams
 
-  bool says(const std::string& text) const { return output.find(text) != std::string::npos; }
+  bool printed(const std::string& text) const { return output.find(text) != std::string::npos; }
   // The lines that begin with "rank ", sorted by rank.
   std::vector<std::string> rank_lines() const {
     std::vector<std::string> lines;
@@ -103,28 +103,29 @@ TEST_F(Mpi, AnExceptionOnOneRankEndsAllWithItsMessage) {
 TEST_F(Mpi, WrongCountsNameBothRanks) {
   const Ran more = mpirun(4, "counts"), less = mpirun(4, "counts_less");
   EXPECT_EQ(more.code, 1) << more.output;
-  EXPECT_TRUE(
-      more.says("rank 2: error: all_to_all (call 1) of group 'ep': rank 1 sends 5 elements to rank 2, which expects 2"))
+  EXPECT_TRUE(more.printed(
+      "rank 2: error: all_to_all (call 1) of group 'ep': rank 1 sends 5 elements to rank 2, which expects 2"))
       << more.output;
   EXPECT_EQ(less.code, 1) << less.output;
-  EXPECT_TRUE(
-      less.says("rank 2: error: all_to_all (call 1) of group 'ep': rank 1 sends 0 elements to rank 2, which expects 2"))
+  EXPECT_TRUE(less.printed(
+      "rank 2: error: all_to_all (call 1) of group 'ep': rank 1 sends 0 elements to rank 2, which expects 2"))
       << less.output;
 }
 
 TEST_F(Mpi, DifferentGroupsAreNoticed) {
   const Ran ran = mpirun(2, "groups");
   EXPECT_EQ(ran.code, 1) << ran.output;
-  EXPECT_TRUE(ran.says("rank 1 makes group 'gather' of 2 ranks while rank 0 makes group 'reduce' of 2")) << ran.output;
+  EXPECT_TRUE(ran.printed("rank 1 makes group 'gather' of 2 ranks while rank 0 makes group 'reduce' of 2"))
+      << ran.output;
 }
 
 TEST_F(Mpi, AStalledRankIsReportedWithWhatEachRankIsDoing) {
   const Ran ran = mpirun(4, "stall");
   EXPECT_EQ(ran.code, 1) << ran.output;
-  EXPECT_TRUE(ran.says("in all_reduce (call 2) of group 'dp' for rank 2 (the timeout is 0.7 s)")) << ran.output;
-  EXPECT_TRUE(ran.says("\n  rank 2: micro-batch 2, layer 2\n")) << ran.output;
+  EXPECT_TRUE(ran.printed("in all_reduce (call 2) of group 'dp' for rank 2 (the timeout is 0.7 s)")) << ran.output;
+  EXPECT_TRUE(ran.printed("\n  rank 2: micro-batch 2, layer 2\n")) << ran.output;
   for (const int rank : {0, 1, 3})
-    EXPECT_TRUE(ran.says(fmt::format("\n  rank {0}: micro-batch {0}, layer 2; in all_reduce (call 2)", rank)))
+    EXPECT_TRUE(ran.printed(fmt::format("\n  rank {0}: micro-batch {0}, layer 2; in all_reduce (call 2)", rank)))
         << ran.output;
 }
 
@@ -137,13 +138,13 @@ TEST_F(Mpi, ARankThatIsBusyAtTheEndIsWaitedFor) {
 TEST_F(Mpi, AKilledRankIsNamedAndTheOthersReportWhatTheyWereDoing) {
   const Ran ran = mpirun(4, "kill");
   EXPECT_EQ(ran.code, 137) << ran.output;
-  EXPECT_TRUE(ran.says("process rank 1 with PID")) << ran.output;  // mpirun's line
-  EXPECT_TRUE(ran.says("exited on signal 9")) << ran.output;
+  EXPECT_TRUE(ran.printed("process rank 1 with PID")) << ran.output;  // mpirun's line
+  EXPECT_TRUE(ran.printed("exited on signal 9")) << ran.output;
   for (const int rank : {0, 2, 3})
     EXPECT_TRUE(
-        ran.says(fmt::format("weft: rank {0} got SIGTERM and stops. It was at: micro-batch {0}, layer 3; in "
-                             "barrier (call 2) of group 'dp'",
-                             rank)))
+        ran.printed(fmt::format("weft: rank {0} got SIGTERM and stops. It was at: micro-batch {0}, layer 3; in "
+                                "barrier (call 2) of group 'dp'",
+                                rank)))
         << ran.output;
 }
 
@@ -151,13 +152,13 @@ TEST_F(Mpi, ALauncherThatMpiDoesNotKnow) {
   // Variables of a launcher whose processes MPI does not know.
   const Ran ran = run("timeout 60 env PMI_RANK=0 PMI_SIZE=2 " + program + " collectives");
   EXPECT_EQ(ran.code, 1) << ran.output;
-  EXPECT_TRUE(ran.says("the launcher calls this rank 0 of 2, MPI calls it rank 0 of 1")) << ran.output;
+  EXPECT_TRUE(ran.printed("the launcher calls this rank 0 of 2, MPI calls it rank 0 of 1")) << ran.output;
 }
 
 TEST_F(Mpi, TheProgramItselfDoesNotNeedMpi) {
   const Ran libraries = run("ldd " + program);
-  EXPECT_TRUE(libraries.says("libc.so"));
-  EXPECT_FALSE(libraries.says("libmpi"));
+  EXPECT_TRUE(libraries.printed("libc.so"));
+  EXPECT_FALSE(libraries.printed("libmpi"));
   const std::filesystem::path folder = testing::TempDir() + "/weft_without_module";
   std::filesystem::create_directories(folder);
   std::filesystem::copy_file(program, folder / "comm_ranks", std::filesystem::copy_options::overwrite_existing);
@@ -165,9 +166,9 @@ TEST_F(Mpi, TheProgramItselfDoesNotNeedMpi) {
   EXPECT_EQ(run(copy + " large 2").code, 0);
   const Ran without = run("env PMI_RANK=0 PMI_SIZE=2 " + copy + " large");
   EXPECT_EQ(without.code, 1) << without.output;
-  EXPECT_TRUE(without.says("cannot load MPI: ")) << without.output;
-  EXPECT_TRUE(
-      without.says("(this is rank 0 of 2, started by mpiexec (PMI); ranks that are threads, --ranks N, need no MPI)"))
+  EXPECT_TRUE(without.printed("cannot load MPI: ")) << without.output;
+  EXPECT_TRUE(without.printed(
+      "(this is rank 0 of 2, started by mpiexec (PMI); ranks that are threads, --ranks N, need no MPI)"))
       << without.output;
   std::filesystem::remove_all(folder);
 }

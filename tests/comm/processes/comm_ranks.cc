@@ -21,7 +21,7 @@
 namespace weft {
 namespace {
 
-void say(World& world, const std::string& text) {
+void report(World& world, const std::string& text) {
   const std::string line = fmt::format("rank {}: {}\n", world.rank().value, text);
   if (write(STDOUT_FILENO, line.data(), line.size()) < 0) throw RunError("stdout is closed");
 }
@@ -38,7 +38,7 @@ class Mode {
  public:
   explicit Mode(World& world) : world_(world), rank_(world.rank().value) {}
 
-  void collectives() { say(world_, fmt::format("hash {:016x}", check_collectives(world_))); }
+  void collectives() { report(world_, fmt::format("hash {:016x}", check_collectives(world_))); }
 
   void lanes() {
     std::vector<std::unique_ptr<Communicator>> groups;
@@ -56,7 +56,7 @@ class Mode {
     }
     for (std::thread& thread : threads) thread.join();
     world_.throw_if_ended();
-    say(world_, fmt::format("lanes {:016x} {:016x} {:016x} {:016x}", hashes[0], hashes[1], hashes[2], hashes[3]));
+    report(world_, fmt::format("lanes {:016x} {:016x} {:016x} {:016x}", hashes[0], hashes[1], hashes[2], hashes[3]));
   }
 
   void large() {  // far larger than what MPI buffers
@@ -68,7 +68,7 @@ class Mode {
     const float expected = 0.5f * static_cast<float>(world_.size() * world_.size());
     for (const float value : data.values<float>())
       if (value != expected) throw RunError("large all_reduce gave {} instead of {}", value, expected);
-    say(world_, "large");
+    report(world_, "large");
   }
 
   void idle() {  // waiting for a late rank uses little CPU time
@@ -77,7 +77,7 @@ class Mode {
     if (rank_ == 1) sleep_seconds(1.5);
     const double before = processor_seconds();
     group->barrier(stream_);
-    say(world_, fmt::format("processor {:.4f} s", processor_seconds() - before));
+    report(world_, fmt::format("processor {:.4f} s", processor_seconds() - before));
   }
 
   void abort() {
@@ -123,7 +123,7 @@ class Mode {
     world_.set_timeout(0.3);
     group->barrier(stream_);
     if (rank_ == 0) sleep_seconds(1.5);
-    say(world_, "done");
+    report(world_, "done");
   }
 
   void kill() {
@@ -172,7 +172,7 @@ class Mode {
       }
     }
     lane.join();
-    say(world_, "ahead");
+    report(world_, "ahead");
   }
 
   void stop() {  // rank 1 gets SIGTERM
@@ -222,7 +222,7 @@ int run_rank(World& world, const std::string& mode) {
     return 0;
   } catch (const std::exception& error) {
     world.abort(error.what());
-    say(world, fmt::format("error: {}", error.what()));
+    report(world, fmt::format("error: {}", error.what()));
     return 1;
   }
 }

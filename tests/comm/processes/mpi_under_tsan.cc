@@ -1,5 +1,5 @@
 // For the programs that mpirun starts, under ThreadSanitizer, which does not see how MPI synchronizes: Open MPI is not
-// instrumented. What it does itself (it copies messages into our buffers on whatever thread calls it) is not looked at; all
+// instrumented. What it does itself (it copies messages into our buffers on whatever thread calls it) is not checked; all
 // that Weft does around it is. Of oneDNN: see tests/execute/onednn_under_tsan.cc.
 #if defined(__SANITIZE_THREAD__)
 

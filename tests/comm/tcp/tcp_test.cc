@@ -104,22 +104,23 @@ TEST(Tcp, AnExceptionOnOneRankEndsAllWithItsMessage) {
 TEST(Tcp, WrongCountsNameBothRanks) {
   const std::string both =
       "rank 2: error: all_to_all (call 1) of group 'ep': rank 1 sends {} elements to rank 2, which expects 2";
-  EXPECT_TRUE(tcp(4, "counts")[2].says(fmt::format(fmt::runtime(both), 5)));
-  EXPECT_TRUE(tcp(4, "counts_less")[2].says(fmt::format(fmt::runtime(both), 0)));
+  EXPECT_TRUE(tcp(4, "counts")[2].printed(fmt::format(fmt::runtime(both), 5)));
+  EXPECT_TRUE(tcp(4, "counts_less")[2].printed(fmt::format(fmt::runtime(both), 0)));
 }
 
 TEST(Tcp, DifferentGroupsAreNoticed) {
   const auto ended = tcp(2, "groups");
-  EXPECT_TRUE(ended[0].says("rank 1 makes group 'gather' of 2 ranks while rank 0 makes group 'reduce' of 2"))
+  EXPECT_TRUE(ended[0].printed("rank 1 makes group 'gather' of 2 ranks while rank 0 makes group 'reduce' of 2"))
       << all_of(ended);
 }
 
 TEST(Tcp, AStalledRankIsReportedWithWhatEachRankIsDoing) {
   const auto ended = tcp(4, "stall");
-  EXPECT_TRUE(ended[0].says("in all_reduce (call 2) of group 'dp' for rank 2 (the timeout is 0.7 s)")) << all_of(ended);
-  EXPECT_TRUE(ended[0].says("\n  rank 2: micro-batch 2, layer 2\n")) << all_of(ended);
+  EXPECT_TRUE(ended[0].printed("in all_reduce (call 2) of group 'dp' for rank 2 (the timeout is 0.7 s)"))
+      << all_of(ended);
+  EXPECT_TRUE(ended[0].printed("\n  rank 2: micro-batch 2, layer 2\n")) << all_of(ended);
   for (const int rank : {0, 1, 3})
-    EXPECT_TRUE(ended[0].says(fmt::format("\n  rank {0}: micro-batch {0}, layer 2; in all_reduce (call 2)", rank)))
+    EXPECT_TRUE(ended[0].printed(fmt::format("\n  rank {0}: micro-batch {0}, layer 2; in all_reduce (call 2)", rank)))
         << all_of(ended);
 }
 
@@ -138,8 +139,9 @@ TEST(Tcp, AKilledRankEndsTheOthersAtOnce) {
 
 TEST(Tcp, SigtermEndsTheRunWithAReport) {
   const auto ended = tcp(2, "stop");
-  EXPECT_TRUE(ended[1].says("weft: rank 1 got SIGTERM and stops. It was at: micro-batch 1, layer 4")) << all_of(ended);
-  EXPECT_TRUE(ended[0].says("rank 0: error: rank 1 failed: got SIGTERM,")) << all_of(ended);
+  EXPECT_TRUE(ended[1].printed("weft: rank 1 got SIGTERM and stops. It was at: micro-batch 1, layer 4"))
+      << all_of(ended);
+  EXPECT_TRUE(ended[0].printed("rank 0: error: rank 1 failed: got SIGTERM,")) << all_of(ended);
 }
 
 TEST(Tcp, AMissingRankIsNamed) {
@@ -149,8 +151,8 @@ TEST(Tcp, AMissingRankIsNamed) {
     processes.start({program, "large"}, with(torchrun_variables(rank, 4, port), {{"WEFT_TEST_TIMEOUT", "0.4"}}));
   const auto ended = processes.wait();
   const std::string who = fmt::format("s for rank 2 of 4 to connect to 127.0.0.1:{} (the timeout is 0.4 s)", port);
-  EXPECT_TRUE(ended[0].says("comm_ranks: waited 0.4 ") && ended[0].says(who)) << all_of(ended);
-  EXPECT_TRUE(ended[1].says("comm_ranks: rank 0 failed: waited 0.4 ") && ended[1].says(who)) << all_of(ended);
+  EXPECT_TRUE(ended[0].printed("comm_ranks: waited 0.4 ") && ended[0].printed(who)) << all_of(ended);
+  EXPECT_TRUE(ended[1].printed("comm_ranks: rank 0 failed: waited 0.4 ") && ended[1].printed(who)) << all_of(ended);
   for (const EndedProcess& each : ended) EXPECT_EQ(each.code, 1);
 }
 
@@ -160,7 +162,7 @@ TEST(Tcp, WithoutRankZeroTheOthersReportTheAddress) {
   processes.start({program, "large"}, with(torchrun_variables(1, 2, port), {{"WEFT_TEST_TIMEOUT", "0.2"}}));
   const auto ended = processes.wait();
   EXPECT_TRUE(
-      ended[0].says(fmt::format("s for rank 0 at 127.0.0.1:{}: Connection refused (the timeout is 0.2 s)", port)))
+      ended[0].printed(fmt::format("s for rank 0 at 127.0.0.1:{}: Connection refused (the timeout is 0.2 s)", port)))
       << all_of(ended);
 }
 
@@ -175,13 +177,14 @@ TEST(Tcp, WrongRanksAreRefused) {
   processes.start({program, "large"}, with(torchrun_variables(2, 3, port), {{"TORCHELASTIC_RUN_ID", "yesterday"}}));
   const auto ended = processes.wait();
   const std::string size = "it was started as rank 2 of 4, but this run has 3 ranks; give all the same world size";
-  EXPECT_TRUE(ended[2].says(
+  EXPECT_TRUE(ended[2].printed(
       fmt::format("comm_ranks: rank 0 at 127.0.0.1:{} refused this process (rank 2 of 4): {}", port, size)))
       << all_of(ended);
-  EXPECT_TRUE(ended[3].says("rank 1 is already connected, from 127.0.0.1")) << all_of(ended);
-  EXPECT_TRUE(ended[4].says("it belongs to run 'yesterday', but this is run 'test'")) << all_of(ended);
+  EXPECT_TRUE(ended[3].printed("rank 1 is already connected, from 127.0.0.1")) << all_of(ended);
+  EXPECT_TRUE(ended[4].printed("it belongs to run 'yesterday', but this is run 'test'")) << all_of(ended);
   for (std::size_t i = 2; i < 5; ++i) EXPECT_EQ(ended[i].code, 2) << all_of(ended);
-  EXPECT_TRUE(ended[0].says("for rank 2 of 3") && ended[0].says("refused: ") && ended[0].says(size)) << all_of(ended);
+  EXPECT_TRUE(ended[0].printed("for rank 2 of 3") && ended[0].printed("refused: ") && ended[0].printed(size))
+      << all_of(ended);
 }
 
 TEST(Tcp, ARankMayReconnectUntilAllAreConnected) {
@@ -221,7 +224,8 @@ TEST(Tcp, APortThatIsTaken) {
   processes.start({program, "large"}, torchrun_variables(0, 2, ntohs(address.sin_port)));
   const auto ended = processes.wait();
   ::close(fd);
-  EXPECT_TRUE(ended[0].says("Address already in use; set MASTER_PORT to a free port, on every rank")) << all_of(ended);
+  EXPECT_TRUE(ended[0].printed("Address already in use; set MASTER_PORT to a free port, on every rank"))
+      << all_of(ended);
 }
 
 TEST(Tcp, HostNamesAndIpv6) {

@@ -50,7 +50,7 @@ Beside::Copies Beside::run_on_gpu(const RunOn& on) {
 
 void Beside::run(const RunOn& on, bool repeatable) {
   got_ = run_on_gpu(on);
-  if (repeatable && !sanitizing()) {  // the same kernels twice would be no other look at them
+  if (repeatable && !sanitizing()) {  // racecheck and memcheck learn nothing new from the same kernels
     for (const auto& [x, copy] : run_on_gpu(on)) EXPECT_TRUE(copy.same_bits(got_.at(x))) << "two runs differ";
   }
   want_.clear();

@@ -1,4 +1,4 @@
-// Runs an operation on the GPU, twice, and beside it on the CPU in double: the two runs must agree in every bit, and
+// Runs an operation on the GPU, twice, and also on the CPU in double: the two runs must agree in every bit, and
 // with the CPU within bounds that follow from the data type.
 #pragma once
 
@@ -27,7 +27,7 @@ class Beside : public ::testing::Test {
 
   const HostTensor& got(const HostTensor& x) const { return got_.at(&x); }
   std::vector<double> want(const HostTensor& x) const { return want_.at(&x).values(); }
-  // A sum of `length` terms of absolute sum `magnitudes` (one an element, or empty: the largest result), of which each
+  // A sum of `length` terms of absolute sum `magnitudes` (one per element, or empty: the largest result), of which each
   // was rounded `roundings` times to bf16 on the way.
   void expect(const HostTensor& x, std::int64_t length, const std::vector<double>& magnitudes = {},
               double roundings = 0) const;

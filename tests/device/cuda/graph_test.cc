@@ -18,7 +18,7 @@ class CudaGraphs : public testing::Test {
     device_->operations().fill(*stream_, {made, value});
     return made;
   }
-  // About as much as a step of a large model: 1000 nodes, over 200 of them fills with zero (which are no kernels). Each
+  // About as much as a step of a large model: 1000 nodes, over 200 of them fills with zero (which are not kernels). Each
   // of the two streams adds to what the other has added to, so that any other order gives other numbers.
   void queue(const Tensor& sum) {
     const Operations& ops = device_->operations();
@@ -62,12 +62,12 @@ TEST_F(CudaGraphs, LaunchesInARowGiveTheBitsOfQueuedCalls) {
   constexpr int launches = 5;
   for (int i = 0; i < launches; ++i) queue(queued);
   const std::vector<float> expected = read(*stream_, queued);
-  // (0 + 8) + (0 + 13) with y = 1: x is 8 and y is 13 behind three rounds.
+  // (0 + 8) + (0 + 13) with y = 1: x is 8 and y is 13 after three rounds.
   float sum = 0.25f;
   for (int part = 0; part < 60 * launches; ++part) sum += 21.0f * static_cast<float>(1 + part % 60 % 7);
   EXPECT_EQ(expected, std::vector<float>(size, sum));
   for (int i = 0; i < launches; ++i) graph->launch(*stream_);
-  // A stream that waits for an event behind the last launch finds it done.
+  // A stream that waits for an event after the last launch finds it done.
   end_->record(*stream_);
   end_->wait_on(*reader_);
   EXPECT_EQ(read(*reader_, launched), expected);

@@ -57,9 +57,8 @@ TEST_F(LayerOperations, RmsNorm) {
           for (const HostTensor* t : {&dx, &on_dy, &on_residual}) expect(*t, c.width, terms);
           const std::vector<double> magnitude(static_cast<std::size_t>(weights),
                                               4.0 * static_cast<double>(c.rows * c.groups));
-          const std::int64_t behind_another =
-              std::min<std::int64_t>(c.rows * c.groups, 200);  // many are added in parts
-          for (const HostTensor* t : {&dweight, &again, &added}) expect(*t, behind_another, magnitude);
+          const std::int64_t after_another = std::min<std::int64_t>(c.rows * c.groups, 200);  // many are added in parts
+          for (const HostTensor* t : {&dweight, &again, &added}) expect(*t, after_another, magnitude);
         }
 }
 
@@ -126,7 +125,7 @@ constexpr AttentionCase attention_cases[] = {
     {1, 170, 2, 2, 192, 128, 0, false, true},   {3, 64, 6, 2, 128, 128, 0, false, false},
     {1, 257, 2, 1, 128, 128, 100, false, true}, {2, 160, 4, 2, 128, 128, 0, false, false, false}};
 
-// A test a type and case: compute-sanitizer takes minutes for all of them.
+// One test per type and case: compute-sanitizer takes minutes for all of them.
 class AttentionOperations : public Beside, public testing::WithParamInterface<std::tuple<DType, std::size_t>> {};
 
 TEST_P(AttentionOperations, ForwardAndBackward) {

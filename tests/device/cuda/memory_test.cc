@@ -1,4 +1,4 @@
-// What is counted before a run is what it takes: the plan, what operations work in, and what libraries take beside it.
+// What is counted before a run is what it takes: the plan, what operations work in, and what libraries take besides.
 #include <gtest/gtest.h>
 
 #include "tests/device/cuda/shared_gpu.h"

@@ -82,7 +82,7 @@ TEST_F(Processors, GroupedMatmul) {
   using Mode = GroupedMatmul::Mode;
   const Shape all{5, 768, 512};
   const Tensor w = random(DType::bf16, all, "w"), before = random(DType::f32, all, "before");
-  // On average 409 and 819 rows an expert: short and long sums have kernels of their own.
+  // On average 409 and 819 rows per expert: short and long sums have kernels of their own.
   for (const std::int32_t last : {1024, 3072}) {
     const std::int64_t rows = 1024 + last;
     const std::vector<std::int32_t> counts{700, 0, 1, 323, last}, offsets{0, 700, 700, 701, 1024, 1024 + last};

@@ -21,7 +21,7 @@ std::vector<double> magnitudes(std::int64_t count, std::int64_t length) {
 
 constexpr Sizes matmul_sizes[] = {{1, 1, 1}, {33, 17, 5}, {64, 128, 96}, {129, 65, 257}, {8, 136, 0}, {256, 64, 64}};
 
-// A test a size and side: compute-sanitizer takes minutes for all of them.
+// One test per size and side: compute-sanitizer takes minutes for all of them.
 class MatmulOperations : public Beside, public testing::WithParamInterface<std::tuple<std::size_t, int>> {};
 
 TEST_P(MatmulOperations, OfAllTypes) {

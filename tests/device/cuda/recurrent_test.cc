@@ -252,9 +252,8 @@ TEST_F(RecurrentOperations, GatedNorm) {
           for (const HostTensor* t : {&dx, &dz, &in_place, &other}) expect(*t, c.width + 24, terms);
           const std::vector<double> magnitude(static_cast<std::size_t>(weights),
                                               8.0 * static_cast<double>(c.rows * c.groups));
-          const std::int64_t behind_another =
-              std::min<std::int64_t>(c.rows * c.groups, 200);  // many are added in parts
-          for (const HostTensor* t : {&dweight, &added}) expect(*t, behind_another + 24, magnitude);
+          const std::int64_t after_another = std::min<std::int64_t>(c.rows * c.groups, 200);  // many are added in parts
+          for (const HostTensor* t : {&dweight, &added}) expect(*t, after_another + 24, magnitude);
         }
 }
 

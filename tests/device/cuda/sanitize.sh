@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# The operation tests of the CUDA device under compute-sanitizer, a process a test, several at once on one GPU:
+# The operation tests of the CUDA device under compute-sanitizer, one process per test, several at once on one GPU:
 #   tests/device/cuda/sanitize.sh BINARY [TOOL...]     TOOL: memcheck, racecheck (default: both)
-# One line a test that is not clean, with what was said; at the end of a tool how many were, and which took longest. Fails on any report, on a
-# test that fails, and on one that takes too long. Kernels of libraries are theirs to check: racecheck instruments cuBLAS's whatever
-# the choice of kernels says, and takes their hand-over of shared memory for races; such reports are counted, and fail nothing. Nor are
-# errors of calls reported: ours check what they return, and cuBLASLt tries launches that fail.
+# Prints one line per test that is not clean, with the report; after each tool, how many were clean and which took longest.
+# Fails on any report, on a test that fails, and on one that takes too long. Kernels of libraries are not ours to check:
+# racecheck instruments those of cuBLAS whatever kernels are chosen, and takes their hand-over of shared memory for races;
+# such reports are counted, but do not fail. Errors of calls are not reported: ours check what they return, and cuBLASLt
+# tries launches that fail.
 # WEFT_SANITIZE_JOBS (10): processes at once. WEFT_SANITIZE_SECONDS (220): limit for one. WEFT_SANITIZE_TESTS: a filter as
 # of --gtest_filter; without it everything but whole models and products on some SMs, which are all cuBLAS's.
 set -uo pipefail

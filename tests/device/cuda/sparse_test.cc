@@ -45,7 +45,7 @@ TEST_F(SparseOperations, ChosenKeys) {
       const std::int64_t T = c.batch * c.length;
       const HostTensor q = whole(type, {T, c.index_heads * c.index_dim}, "q"), k = whole(type, {T, c.index_dim}, "k"),
                        w = whole(type, {T, c.index_heads}, "w");
-      HostTensor bad = k;  // scores that are no numbers come last
+      HostTensor bad = k;  // scores that are NaN come last
       if (T > 5) bad.set(4, 0, NAN);
       const HostTensor keys(DType::i32, {T, c.K}, c.K + 3), worse = keys, starts = documents(c);
       run([&](const Operations& ops, Stream& stream, const At& at) {

@@ -20,9 +20,9 @@ struct Damage {
   MemoryPlan memory;          // of the damaged plan
   bool keeps_memory = false;  // `memory` was damaged, so it is not planned again
   bool on_one_rank = false;   // all other ranks run the good plan
-  // One fault must contain all of `names` (nodes and buffers), and one of `says`.
+  // One fault must contain all of `names` (nodes and buffers), and one of `messages`.
   std::vector<std::string> names;
-  std::vector<std::string> says;
+  std::vector<std::string> messages;
 };
 
 struct DamageKind {

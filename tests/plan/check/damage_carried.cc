@@ -18,7 +18,7 @@ std::optional<std::size_t> first_use(const Plan& plan, BufferId buffer, bool rea
   if (uses.empty()) return {};
   return uses.front().node;
 }
-void move_behind(Plan& plan, std::size_t from, std::size_t to) { move_before(plan, from, to + 1); }
+void move_after(Plan& plan, std::size_t from, std::size_t to) { move_before(plan, from, to + 1); }
 
 bool weight_used_before_its_update(const GoodPlan& good, Dice& dice, Damage& d) {
   const std::size_t update = any_carried(good, dice, d);
@@ -30,9 +30,9 @@ bool weight_used_before_its_update(const GoodPlan& good, Dice& dice, Damage& d) 
   if (weights.empty()) return false;
   const BufferId weight = any(weights, dice);
   const std::size_t user = *first_use(late, weight, true);
-  move_behind(d.plan, update, user);
+  move_after(d.plan, update, user);
   d.names = {name(late, update), name(late, user), late.name_of(weight)};
-  d.says = {"is read before its update of the previous step"};
+  d.messages = {"is read before its update of the previous step"};
   return true;
 }
 bool gradient_overwritten_before_its_update(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -43,25 +43,25 @@ bool gradient_overwritten_before_its_update(const GoodPlan& good, Dice& dice, Da
     if (storage(late, use.buffer) == StorageClass::gradient) gradients.push_back(use.buffer);
   const BufferId gradient = any(gradients, dice);
   const std::size_t adder = *first_use(late, gradient, false);
-  move_behind(d.plan, update, adder);
+  move_after(d.plan, update, adder);
   d.names = {name(late, update), name(late, adder), late.name_of(gradient)};
-  d.says = {"is overwritten before the update of the previous step has used it"};
+  d.messages = {"is overwritten before the update of the previous step has used it"};
   return true;
 }
-bool update_behind_the_clip_factor(const GoodPlan& good, Dice& dice, Damage& d) {
+bool update_after_the_clip_factor(const GoodPlan& good, Dice& dice, Damage& d) {
   const std::size_t update = any_carried(good, dice, d);
   const Plan late = d.plan;
   const std::size_t clip = find_nodes(late, [&](const Node& n) { return is_piece(late, n, "step", "clip"); }).front();
-  move_behind(d.plan, update, clip);
+  move_after(d.plan, update, clip);
   d.names = {name(late, update), name(late, clip), "update_values"};
-  d.says = {"is overwritten before the update of the previous step has used it"};
+  d.messages = {"is overwritten before the update of the previous step has used it"};
   return true;
 }
 bool update_of_this_step_at_its_beginning(const GoodPlan& good, Dice& dice, Damage& d) {
   const std::size_t update = any_carried(good, dice, d);
   d.plan.nodes[update].carried = false;
   d.names = {name(d.plan, update)};
-  d.says = {"before the step has computed it"};
+  d.messages = {"before the step has computed it"};
   return true;
 }
 bool carried_without_being_an_update(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -69,7 +69,7 @@ bool carried_without_being_an_update(const GoodPlan& good, Dice& dice, Damage& d
   const std::size_t node = any(find_nodes(d.plan, [](const Node& n) { return n.phase == Phase::backward; }), dice);
   d.plan.nodes[node].carried = true;
   d.names = {name(d.plan, node)};
-  d.says = {"is left to the next step, but is not an update"};
+  d.messages = {"is left to the next step, but is not an update"};
   return true;
 }
 bool update_reads_the_hosts_numbers(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -81,7 +81,7 @@ bool update_reads_the_hosts_numbers(const GoodPlan& good, Dice& dice, Damage& d)
     if (storage(d.plan, use.buffer) == StorageClass::step) use.buffer = use_at(d.plan, given.front()).buffer;
   set_uses(d.plan, update, uses);
   d.names = {name(d.plan, update), "step_values"};
-  d.says = {"is rewritten by the host before the step that runs this node"};
+  d.messages = {"is rewritten by the host before the step that runs this node"};
   return true;
 }
 
@@ -91,7 +91,7 @@ std::vector<DamageKind> of_carried() {
   return {
       {"weight used before its update of the previous step", weight_used_before_its_update, 60},
       {"gradient overwritten before its update", gradient_overwritten_before_its_update, 60},
-      {"update after the next clip factor", update_behind_the_clip_factor, 60},
+      {"update after the next clip factor", update_after_the_clip_factor, 60},
       {"update of this step at its beginning", update_of_this_step_at_its_beginning, 60},
       {"carried without being an update", carried_without_being_an_update, 60},
       {"late update reads the host's numbers", update_reads_the_hosts_numbers, 60},

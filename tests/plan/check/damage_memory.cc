@@ -31,7 +31,7 @@ bool memory_of_two(const GoodPlan& good, Dice& dice, Damage& d) {
   d.keeps_memory = true;
   const auto buffer_name = [&](std::size_t i) { return good.plan.name_of(BufferId(static_cast<std::int64_t>(i))); };
   d.names = {buffer_name(a), buffer_name(b), name(good.plan, size(good.memory.lifetimes[b].first))};
-  d.says = {"memory of", "its memory was given to", "have the same memory"};
+  d.messages = {"memory of", "its memory was given to", "have the same memory"};
   return true;
 }
 bool used_outside_its_life(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -41,7 +41,7 @@ bool used_outside_its_life(const GoodPlan& good, Dice& dice, Damage& d) {
   d.memory.lifetimes[b].last = life.last - 1;
   d.keeps_memory = true;
   d.names = {name(good.plan, size(life.last)), good.plan.name_of(BufferId(static_cast<std::int64_t>(b)))};
-  d.says = {"outside its lifetime"};
+  d.messages = {"outside its lifetime"};
   return true;
 }
 bool wait_for_memory_dropped(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -55,35 +55,35 @@ bool wait_for_memory_dropped(const GoodPlan& good, Dice& dice, Damage& d) {
   NodeId taker = std::max(found.front().first, found.front().second);  // the first node that takes memory in use
   for (const auto& [a, b] : found) taker = std::min(taker, std::max(a, b));
   d.names = {name(good.plan, taker.index())};
-  d.says = {"without waiting for its last use"};
+  d.messages = {"without waiting for its last use"};
   return true;
 }
 bool lane_waits_for_itself(const GoodPlan& good, Dice& dice, Damage& d) {
   const std::size_t node = size(dice.below(good.plan.nodes.size()));
-  const std::vector<std::size_t> behind = find_nodes(
+  const std::vector<std::size_t> later = find_nodes(
       good.plan, [&](const Node& n) { return n.lane == good.plan.nodes[node].lane && &n > &good.plan.nodes[node]; });
-  if (behind.empty()) return false;
-  const std::size_t other = any(behind, dice);
+  if (later.empty()) return false;
+  const std::size_t other = any(later, dice);
   MemoryReuse wait{id(node), no_marks};
   wait.after[static_cast<std::size_t>(good.plan.nodes[other].lane)] = static_cast<std::int32_t>(other);
   d.memory.reuses.push_back(wait);
   d.keeps_memory = true;
   d.names = {name(good.plan, node), name(good.plan, other)};
-  d.says = {"a lane waits for itself"};
+  d.messages = {"a lane waits for itself"};
   return true;
 }
 bool lanes_wait_for_each_other(const GoodPlan& good, Dice& dice, Damage& d) {
   const std::size_t node = size(dice.below(good.plan.nodes.size()));
-  const std::vector<std::size_t> behind = find_nodes(
+  const std::vector<std::size_t> later = find_nodes(
       good.plan, [&](const Node& n) { return n.lane != good.plan.nodes[node].lane && &n > &good.plan.nodes[node]; });
-  if (behind.empty()) return false;
-  const std::size_t other = any(behind, dice);
+  if (later.empty()) return false;
+  const std::size_t other = any(later, dice);
   MemoryReuse wait{id(node), no_marks};
   wait.after[static_cast<std::size_t>(good.plan.nodes[other].lane)] = static_cast<std::int32_t>(other);
   d.memory.reuses.push_back(wait);
   d.keeps_memory = true;
   d.names = {name(good.plan, node), name(good.plan, other)};
-  d.says = {"a later node in the list still uses"};
+  d.messages = {"a later node in the list still uses"};
   return true;
 }
 

@@ -9,12 +9,12 @@ namespace {
 bool node_missing(const GoodPlan& good, Dice& dice, Damage& d) {
   const std::size_t at = size(dice.below(good.plan.nodes.size()));
   d.plan.nodes.erase(d.plan.nodes.begin() + static_cast<std::ptrdiff_t>(at));
-  d.says = {"is missing"};
+  d.messages = {"is missing"};
   if (good.plan.nodes[at].piece.valid()) {
     d.names = {name(good.plan, at)};
   } else {  // a pass added it: its effect is missing
-    d.says = {"is never reduced over ranks", "is read before it is reduced", "is read before it is written",
-              "is reduced before it is computed"};
+    d.messages = {"is never reduced over ranks", "is read before it is reduced", "is read before it is written",
+                  "is reduced before it is computed"};
   }
   return true;
 }
@@ -23,7 +23,7 @@ bool node_twice(const GoodPlan& good, Dice& dice, Damage& d) {
   const std::size_t to = at + size(dice.below(good.plan.nodes.size() - at + 1));
   d.plan.nodes.insert(d.plan.nodes.begin() + static_cast<std::ptrdiff_t>(to), good.plan.nodes[at]);
   d.names = {name(good.plan, at)};
-  d.says = {"appears twice", "is reduced twice", "is waited for twice", "is computed twice"};
+  d.messages = {"appears twice", "is reduced twice", "is waited for twice", "is computed twice"};
   return true;
 }
 
@@ -35,7 +35,7 @@ bool phase_missing(const GoodPlan& good, Dice& dice, Damage& d) {
   std::erase_if(d.plan.nodes, gone);
   const auto has_piece = [&](const Node& node) { return gone(node) && node.piece.valid(); };
   d.names = {name(good.plan, any(find_nodes(good.plan, has_piece), dice))};
-  d.says = {"is missing"};
+  d.messages = {"is missing"};
   return true;
 }
 bool phase_of_other_kind(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -43,7 +43,7 @@ bool phase_of_other_kind(const GoodPlan& good, Dice& dice, Damage& d) {
       any(find_nodes(good.plan, [](const Node& node) { return node.phase == Phase::forward; }), dice);
   d.plan.nodes[at].phase = Phase::evaluate;
   d.names = {name(d.plan, at)};
-  d.says = {"does not belong in a plan of kind train"};
+  d.messages = {"does not belong in a plan of kind train"};
   return true;
 }
 
@@ -62,7 +62,7 @@ bool contributions_swapped(const GoodPlan& good, Dice& dice, Damage& d) {
   if (first.node == second.node) return false;
   std::swap(d.plan.nodes[first.node], d.plan.nodes[second.node]);
   d.names = {name(good.plan, first.node), name(good.plan, second.node)};
-  d.says = {"is counted twice"};
+  d.messages = {"is counted twice"};
   return true;
 }
 bool micro_batches_swapped(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -85,7 +85,7 @@ bool micro_batches_swapped(const GoodPlan& good, Dice& dice, Damage& d) {
   }
   std::swap(d.plan.nodes[at.node], d.plan.nodes[other]);
   d.names = {name(plan, at.node), name(plan, other), plan.name_of(use_at(plan, at).buffer)};
-  d.says = {"gets the contribution of micro-batch"};
+  d.messages = {"gets the contribution of micro-batch"};
   return true;
 }
 bool contribution_missing(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -95,7 +95,7 @@ bool contribution_missing(const GoodPlan& good, Dice& dice, Damage& d) {
   const BufferUse own = use_at(good.plan, at);
   remove_use(d.plan, at);
   d.names = {good.plan.name_of(own.buffer)};
-  d.says = {"contributions", "comes before contribution", "is never", "before it is written"};
+  d.messages = {"contributions", "comes before contribution", "is never", "before it is written"};
   return true;
 }
 
@@ -112,7 +112,7 @@ bool read_too_early(const GoodPlan& good, Dice& dice, Damage& d) {
   const At read = any(reads, dice);
   move_before(d.plan, read.node, write.node);
   d.names = {name(good.plan, read.node), good.plan.name_of(buffer)};
-  d.says = {"is read before it is written"};
+  d.messages = {"is read before it is written"};
   return true;
 }
 bool read_between_contributions(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -126,7 +126,7 @@ bool read_between_contributions(const GoodPlan& good, Dice& dice, Damage& d) {
   if (adder == read.node) return false;
   move_before(d.plan, read.node, adder);
   d.names = {name(good.plan, read.node), good.plan.name_of(buffer)};
-  d.says = {"is read after"};
+  d.messages = {"is read after"};
   return true;
 }
 bool activation_never_read(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -146,7 +146,7 @@ bool activation_never_read(const GoodPlan& good, Dice& dice, Damage& d) {
                       return use.buffer == buffer && use.access != Access::read;
                     }).back();
   d.names = {name(good.plan, writer.node), good.plan.name_of(buffer)};
-  d.says = {"alive at the end"};
+  d.messages = {"alive at the end"};
   return true;
 }
 bool other_micro_batch(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -162,7 +162,7 @@ bool other_micro_batch(const GoodPlan& good, Dice& dice, Damage& d) {
     if (plan.buffers[b].value == own.value && plan.buffers[b].micro_batch == own.micro_batch - 1)
       change_use(d.plan, at).buffer = BufferId(static_cast<std::int64_t>(b));
   d.names = {name(plan, at.node)};
-  d.says = {"belongs to a different micro-batch"};
+  d.messages = {"belongs to a different micro-batch"};
   return true;
 }
 bool scratch_of_two(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -176,7 +176,7 @@ bool scratch_of_two(const GoodPlan& good, Dice& dice, Damage& d) {
   uses.push_back({use_at(plan, at).buffer, Access::read, -1});
   set_uses(d.plan, at.node + 1, uses);
   d.names = {name(plan, at.node), name(plan, at.node + 1)};
-  d.says = {"is scratch memory, but two nodes use it"};
+  d.messages = {"is scratch memory, but two nodes use it"};
   return true;
 }
 

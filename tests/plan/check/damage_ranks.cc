@@ -20,7 +20,7 @@ bool sum_dropped(const GoodPlan& good, Dice& dice, Damage& d) {
   std::erase_if(uses, [&](const BufferUse& use) { return use.buffer == buffer; });
   set_uses(d.plan, sum.node, uses);
   d.names = {good.plan.name_of(buffer), name(good.plan, *last_adder(good.plan, buffer))};
-  d.says = {"is never reduced over ranks"};
+  d.messages = {"is never reduced over ranks"};
   return true;
 }
 bool sum_silent(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -31,7 +31,7 @@ bool sum_silent(const GoodPlan& good, Dice& dice, Damage& d) {
   list.erase(list.begin() + static_cast<std::ptrdiff_t>(sum.collective));
   set_collectives(d.plan, sum.node, list);
   d.names = {name(good.plan, sum.node)};
-  d.says = {"does not communicate it", "communicates, but has no collectives"};
+  d.messages = {"does not communicate it", "communicates, but has no collectives"};
   return true;
 }
 bool summed_twice(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -49,7 +49,7 @@ bool summed_twice(const GoodPlan& good, Dice& dice, Damage& d) {
   set_collectives(d.plan, other, list);
   set_uses(d.plan, other, uses);
   d.names = {name(good.plan, sum.node), name(good.plan, other), good.plan.name_of(list.back().receive)};
-  d.says = {"is reduced twice"};
+  d.messages = {"is reduced twice"};
   return true;
 }
 bool summed_too_early(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -59,7 +59,7 @@ bool summed_too_early(const GoodPlan& good, Dice& dice, Damage& d) {
   const BufferId buffer = collectives_of(good.plan, sum.node)[sum.collective].send;
   move_before(d.plan, sum.node, *last_adder(good.plan, buffer));
   d.names = {name(good.plan, sum.node), good.plan.name_of(buffer)};
-  d.says = {"is reduced after"};
+  d.messages = {"is reduced after"};
   return true;
 }
 // A group whose ranks differ from those of the right one; invalid: there is none.
@@ -82,7 +82,7 @@ bool summed_over_other_group(const GoodPlan& good, Dice& dice, Damage& d, const 
   c.group = wrong;
   set_collectives(d.plan, sum.node, list);
   d.names = {name(good.plan, sum.node), good.plan.name_of(c.receive)};
-  d.says = {"runs over '" + good.plan.name_of(wrong) + "'"};
+  d.messages = {"runs over '" + good.plan.name_of(wrong) + "'"};
   return true;
 }
 bool gradient_over_other_group(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -113,7 +113,7 @@ bool summed_from_other_row(const GoodPlan& good, Dice& dice, Damage& d) {
   c.first_row = 1 - c.first_row;  // dense squares are counted once for every expert rank; or a row is not summed
   set_collectives(d.plan, sum.node, list);
   d.names = {name(good.plan, sum.node), good.plan.name_of(c.receive)};
-  d.says = {fmt::format("from row {}, but", c.first_row)};
+  d.messages = {fmt::format("from row {}, but", c.first_row)};
   return true;
 }
 // Value and collective agree with each other, but not with the ranks that hold the parameter.
@@ -125,7 +125,7 @@ bool gradient_of_other_ranks(const GoodPlan& good, Dice& dice, Damage& d) {
   NodeCollective& c = list[sum.collective];
   const BufferId buffer = c.receive;
   GroupId& group = d.plan.values[good.plan.buffers[buffer.index()].value.index()].summed_over;
-  d.says = {"hold its parameter"};
+  d.messages = {"hold its parameter"};
   group = dice.yes() ? other_group(good, group, dice) : GroupId{};
   if (group.valid()) {
     c.group = group;
@@ -149,7 +149,7 @@ bool sum_of_own_values(const GoodPlan& good, Dice& dice, Damage& d) {
   const BufferId buffer = collectives_of(good.plan, sum.node)[sum.collective].receive;
   d.plan.values[good.plan.buffers[buffer.index()].value.index()].summed_over = {};
   d.names = {name(good.plan, sum.node), good.plan.name_of(buffer)};
-  d.says = {"each rank has its own"};
+  d.messages = {"each rank has its own"};
   return true;
 }
 // Counts and rows, all over one wrong group: they match each other, but the experts are elsewhere.
@@ -161,7 +161,7 @@ bool exchanged_over_other_group(const GoodPlan& good, Dice& dice, Damage& d) {
   for (NodeCollective& c : d.plan.collectives)
     if (c.kind == CollectiveKind::all_to_all) c.group = wrong;
   d.names = {name(good.plan, any(nodes, dice))};
-  d.says = {"is exchanged over 'ep'"};
+  d.messages = {"is exchanged over 'ep'"};
   return true;
 }
 
@@ -182,7 +182,7 @@ bool sums_swapped_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {
   d.on_one_rank = true;
   // The first mismatch is at the position of whichever came first.
   d.names = {name(good.plan, a), name(good.plan, b)};
-  d.says = {"different nodes meet"};
+  d.messages = {"different nodes meet"};
   return true;
 }
 bool exchanges_swapped_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -203,7 +203,7 @@ bool exchanges_swapped_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) 
   move_before(d.plan, first, second + 1);
   d.on_one_rank = true;
   d.names = {name(plan, first), name(plan, second)};
-  d.says = {"different nodes meet"};
+  d.messages = {"different nodes meet"};
   return true;
 }
 bool size_differs_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -230,7 +230,7 @@ bool size_differs_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {
                               return false;
                             }).front();
   d.names = {name(good.plan, first)};
-  d.says = {" meets ", " goes to "};
+  d.messages = {" meets ", " goes to "};
   return true;
 }
 bool rows_differ_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -246,7 +246,7 @@ bool rows_differ_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {
   set_collectives(d.plan, sum.node, list);
   d.on_one_rank = true;
   d.names = {name(good.plan, sum.node)};
-  d.says = {"sums begin at rows"};
+  d.messages = {"sums begin at rows"};
   return true;
 }
 bool deadlock_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -266,7 +266,7 @@ bool deadlock_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {
   set_collectives(d.plan, node, list);
   d.on_one_rank = true;
   d.names = {name(good.plan, node)};
-  d.says = {"wait for each other"};
+  d.messages = {"wait for each other"};
   return true;
 }
 
@@ -289,7 +289,7 @@ bool counts_not_exchanged(const GoodPlan& good, Dice& dice, Damage& d) {
   if (c.send_counts != c.receive_counts) return false;
   set_collectives(d.plan, node, list);
   d.names = {name(good.plan, node)};
-  d.says = {"were not exchanged"};
+  d.messages = {"were not exchanged"};
   return true;
 }
 // On all ranks: what each sends is still what the other expects, but the rows are the wrong ones.
@@ -301,7 +301,7 @@ bool counts_swapped(const GoodPlan& good, Dice& dice, Damage& d) {
   for (NodeCollective& c : list) std::swap(c.send_counts, c.receive_counts);
   set_collectives(d.plan, node, list);
   d.names = {name(good.plan, node), good.plan.name_of(list.back().send), good.plan.name_of(list.back().send_counts)};
-  d.says = {"are not laid out by"};
+  d.messages = {"are not laid out by"};
   return true;
 }
 bool counts_dropped(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -313,7 +313,7 @@ bool counts_dropped(const GoodPlan& good, Dice& dice, Damage& d) {
   c.send_counts = c.receive_counts = {};
   set_collectives(d.plan, node, list);
   d.names = {name(good.plan, node), good.plan.name_of(c.send)};
-  d.says = {"has equal parts"};
+  d.messages = {"has equal parts"};
   return true;
 }
 bool sends_what_it_does_not_use(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -328,7 +328,7 @@ bool sends_what_it_does_not_use(const GoodPlan& good, Dice& dice, Damage& d) {
   list[size(dice.below(list.size()))].send = other;
   set_collectives(d.plan, node, list);
   d.names = {name(good.plan, node)};
-  d.says = {"does not use what it sends"};
+  d.messages = {"does not use what it sends"};
   return true;
 }
 

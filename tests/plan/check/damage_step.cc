@@ -17,7 +17,7 @@ bool weight_read_after_update(const GoodPlan& good, Dice& dice, Damage& d) {
                   }).back();
   move_before(d.plan, write.node, read.node);
   d.names = {name(good.plan, write.node), name(good.plan, read.node), good.plan.name_of(weight)};
-  d.says = {"is read after it is updated"};
+  d.messages = {"is read after it is updated"};
   return true;
 }
 bool weight_not_updated(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -27,7 +27,7 @@ bool weight_not_updated(const GoodPlan& good, Dice& dice, Damage& d) {
   const At write = any(writes, dice);
   remove_use(d.plan, write);
   d.names = {name(good.plan, write.node), good.plan.name_of(use_at(good.plan, write).buffer)};
-  d.says = {"is never updated"};
+  d.messages = {"is never updated"};
   return true;
 }
 bool weight_updated_twice(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -40,7 +40,7 @@ bool weight_updated_twice(const GoodPlan& good, Dice& dice, Damage& d) {
   uses.push_back(use_at(good.plan, a));
   set_uses(d.plan, b.node, uses);
   d.names = {name(good.plan, a.node), name(good.plan, b.node), good.plan.name_of(uses.back().buffer)};
-  d.says = {"is updated twice"};
+  d.messages = {"is updated twice"};
   return true;
 }
 bool step_out_of_order(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -60,7 +60,7 @@ bool step_out_of_order(const GoodPlan& good, Dice& dice, Damage& d) {
     move_before(d.plan, clip, norm);
     d.names = {name(good.plan, clip)};
   }
-  d.says = {"before the step has computed it"};
+  d.messages = {"before the step has computed it"};
   return true;
 }
 bool step_value_changed_early(const GoodPlan& good, Dice&, Damage& d) {
@@ -79,7 +79,7 @@ bool step_value_changed_early(const GoodPlan& good, Dice&, Damage& d) {
   set_uses(d.plan, clip, uses);
   move_before(d.plan, clip, head);
   d.names = {name(good.plan, clip), name(good.plan, head)};
-  d.says = {"is read after the step has changed it"};
+  d.messages = {"is read after the step has changed it"};
   return true;
 }
 
@@ -114,15 +114,15 @@ bool head_skips_the_norm(const GoodPlan& good, Dice& dice, Damage& d) {
     if (use.buffer == output) use.buffer = input;
   set_uses(d.plan, head, uses);
   d.names = {name(plan, head), name(plan, norm)};
-  d.says = {"does not read what the final norm wrote"};
+  d.messages = {"does not read what the final norm wrote"};
   return true;
 }
-bool layer_behind_the_norm(const GoodPlan& good, Dice& dice, Damage& d) {
+bool layer_after_the_norm(const GoodPlan& good, Dice& dice, Damage& d) {
   const Plan& plan = good.plan;
   const std::size_t layer = any(forward_of(plan, Section::layers), dice), norm = norm_of(plan, layer);
   move_before(d.plan, norm, layer);
   d.names = {name(plan, layer), name(plan, norm)};
-  d.says = {"runs after the final norm"};
+  d.messages = {"runs after the final norm"};
   return true;
 }
 
@@ -136,7 +136,7 @@ std::vector<DamageKind> of_step() {
       {"step out of order", step_out_of_order, 60},
       {"step value changed early", step_value_changed_early, 60},
       {"head skips the norm", head_skips_the_norm, 60},
-      {"layer after the norm", layer_behind_the_norm, 60},
+      {"layer after the norm", layer_after_the_norm, 60},
   };
 }
 

@@ -66,9 +66,9 @@ TEST(Mutation, every_damage_is_caught_and_named) {
       const std::vector<PlanFault> faults = faults_of(g, damage);
       const auto fits = [&](const PlanFault& fault) {
         const auto in_message = [&](const std::string& name) { return names(fault.message, name); };
-        const auto says = [&](const std::string& what) { return fault.message.find(what) != std::string::npos; };
+        const auto holds = [&](const std::string& what) { return fault.message.find(what) != std::string::npos; };
         return std::all_of(damage.names.begin(), damage.names.end(), in_message) &&
-               std::any_of(damage.says.begin(), damage.says.end(), says);
+               std::any_of(damage.messages.begin(), damage.messages.end(), holds);
       };
       if (std::any_of(faults.begin(), faults.end(), fits)) continue;
       std::string found;

@@ -170,7 +170,7 @@ TEST(InsertedNodes, gathered_parameters_have_lifetimes_in_the_arena) {
 
 struct Damage {
   const char* name;
-  const char* says;
+  const char* message;
   std::function<void(Divided&)> damage;
 };
 class DamagedNodes : public testing::TestWithParam<Damage> {};
@@ -182,7 +182,7 @@ TEST_P(DamagedNodes, are_named_by_the_checker) {
   const std::vector<PlanFault> faults = check_ranks(d.step.ranks());
   std::string all;
   for (const PlanFault& fault : faults) all += fault.message + "\n";
-  EXPECT_NE(all.find(GetParam().says), std::string::npos) << all;
+  EXPECT_NE(all.find(GetParam().message), std::string::npos) << all;
 }
 
 INSTANTIATE_TEST_SUITE_P(

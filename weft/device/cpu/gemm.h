@@ -41,7 +41,7 @@ bool has_bfloat16_instructions();
 // Whether bfloat16_product can compute it: both factors bf16, the result f32 or bf16.
 bool suits_bfloat16_product(const Product& product);
 // By oneDNN, on the calling thread alone. Where the CPU lacks the instructions oneDNN emulates them: right, but slow.
-// Bits may depend on how a product is cut. Keeps up to 128 compiled shapes a thread, and 4 MiB of scratch.
+// Bits may depend on how a product is cut. Keeps up to 128 compiled shapes per thread, and 4 MiB of scratch.
 void bfloat16_product(const Product& product);
 
 }  // namespace weft

@@ -1,5 +1,5 @@
 // Working memory of a thread for packed and converted operands. It is a library's fixed overhead, not part of a plan's
-// arena: bounded by the block sizes of the kernels (stated where they are defined; some 16 MiB a thread, and for
+// arena: bounded by the block sizes of the kernels (stated where they are defined; some 16 MiB per thread, and for
 // attention's backward the gradients of one kv head over one document besides), reused by every operation, and freed
 // with the thread. Nothing is kept in it from one operation to the next.
 #pragma once

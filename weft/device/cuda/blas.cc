@@ -107,7 +107,7 @@ class Measurement {
 
 }  // namespace
 
-// cuBLASLt thinks in columns: our c [m, n] is its c' [n, m], which is b' a'. So its first factor is our b.
+// cuBLASLt stores matrices by columns: our c [m, n] is its c' [n, m], which is b' a'. So its first factor is our b.
 struct Blas::Choice {
   const BlasLibrary& library;
   cublasLtMatmulDesc_t product = nullptr;
@@ -131,7 +131,7 @@ Blas::~Blas() {
 
 void Blas::check(cublasStatus_t status, const char* what) const {
   if (status != CUBLAS_STATUS_SUCCESS)
-    throw RunError("{}: cuBLASLt says {}", what, library_.cublasLtGetStatusString(status));
+    throw RunError("{}: cuBLASLt reports {}", what, library_.cublasLtGetStatusString(status));
 }
 
 std::unique_ptr<Blas::Choice> Blas::choose(const Matmul& op, const Key& key) {

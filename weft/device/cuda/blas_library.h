@@ -29,7 +29,7 @@ struct BlasLibrary {
   WEFT_BLAS_FUNCTIONS(WEFT_POINTER)
 #undef WEFT_POINTER
 
-  BlasLibrary();  // RunError says what was tried and why it does not load
+  BlasLibrary();  // RunError with what was tried and why it does not load
 };
 
 // "13.0.2", or why it does not load.

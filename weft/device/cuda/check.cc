@@ -10,7 +10,7 @@ void check_cuda(int code, const char* what) {
   if (code == cudaSuccess) return;
   cudaGetLastError();  // or a kernel launched later would be blamed for it
   const auto error = static_cast<cudaError_t>(code);
-  throw RunError("{}: CUDA says {} ({})", what, cudaGetErrorString(error), cudaGetErrorName(error));
+  throw RunError("{}: CUDA reports {} ({})", what, cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
 }  // namespace weft::cuda

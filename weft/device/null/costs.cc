@@ -1,5 +1,5 @@
-// What operations cost. Products count a multiplication and an addition a term; the rest counts the bytes it moves and
-// a few FLOP an element, which no schedule depends on.
+// What operations cost. Products count a multiplication and an addition per term; the rest counts the bytes it moves
+// and a few FLOP per element, which no schedule depends on.
 #include <algorithm>
 
 #include "weft/device/null/device.h"
@@ -47,7 +47,7 @@ double attention_flops(const Attention& a) {
   return 2 * pairs(a) * static_cast<double>(a.heads) * static_cast<double>(a.dim + a.value_dim);
 }
 
-// Of the pairs of a chunk, the half that causality lets through: (n + 1) / 2 a token in chunks of n.
+// Of the pairs of a chunk, the half that causality lets through: (n + 1) / 2 per token in chunks of n.
 double pairs_per_token(std::int64_t tokens, std::int64_t length, std::int64_t chunk) {
   if (length == 0) length = tokens;
   const std::int64_t whole = length / chunk, rest = length % chunk;
@@ -121,7 +121,7 @@ OperationCost cost_of(const GatedNormBackward& x) {
 OperationCost cost_of(const L2Norm& x) { return pass(3, x.x, x.y); }
 OperationCost cost_of(const L2NormBackward& x) { return pass(7, x.forward.x, x.dy, x.dx); }
 // Forward 3 products with the state of every value head, 2 with its pairs (solving, reading), 2 of every key head; the
-// triangular inverse is chunk^2 / 6 a token.
+// triangular inverse is chunk^2 / 6 per token.
 OperationCost cost_of(const DeltaRule& x) {
   const auto tokens = static_cast<double>(x.q.rows());
   const double values = static_cast<double>(x.heads * x.value_dim), keys = static_cast<double>(x.key_heads * x.dim);

@@ -30,7 +30,7 @@ struct OperationUse {
   std::int64_t calls = 0;
 };
 // Routed rows count with their bound. Causal attention counts the pairs it sees: with length L and window w a query at
-// position i sees min(i + 1, w); forward 2 (dim + value_dim) FLOP a pair and head, backward 2.5 times that. Documents
+// position i sees min(i + 1, w); forward 2 (dim + value_dim) FLOP per pair and head, backward 2.5 times that. Documents
 // shorter than `length` (boundaries) are not known here: the cost is a bound; without a length all tokens are one.
 #define WEFT_COST(name, Arguments) OperationCost cost_of(const Arguments& arguments);
 WEFT_OPERATIONS(WEFT_COST)

@@ -7,7 +7,7 @@
 
 namespace weft {
 
-// Sorts the T * k (token, choice) slots by expert, stably: a row each.
+// Sorts the T * k (token, choice) slots by expert, stably: one row per slot.
 //   counts [E], offsets [E + 1] (each a multiple of `alignment`), row_of_slot [T, k] (-1 where the slot has no row),
 //   slot_of_row [R] (-1 for padding rows). All i32. An index of -1 makes no row. rows_in_use [1]: offsets[E].
 // capacity > 0: every expert has exactly that many rows, its tokens' first, then padding; counts hold `capacity`. No

@@ -12,7 +12,7 @@ namespace weft {
 
 class FaultList {
  public:
-  static constexpr std::size_t most = 1000;  // a longer list would help nobody
+  static constexpr std::size_t most = 1000;  // a longer list would not help
 
   FaultList(const Plan& plan, const std::string& whose) : plan_(plan), whose_(whose) {}
 

@@ -24,7 +24,7 @@ void mask_scores(const BlockLimits<T>& limits, std::int64_t a, std::int64_t b, T
       scores[i] = (limits.lower[i] <= key) & (key <= limits.upper[i]) ? scores[i] : -std::numeric_limits<T>::infinity();
 }
 
-// Scores become probabilities relative to the new maximum; factors: what the old sums are worth.
+// Scores become probabilities relative to the new maximum; factors: by which to scale the old sums.
 template <class T>
 void softmax_step(std::int64_t keys, T* __restrict scores, T* __restrict maximum, T* __restrict sum,
                   T* __restrict factors) {

@@ -275,7 +275,7 @@ void for_each_task(const AttentionShape& shape, bool whole, std::int64_t turn, c
   }
 }
 
-// Whether one task a span and kv head is the faster way: tasks are taken as they come, and the largest may be last.
+// Whether one task per span and kv head is the faster way: tasks are taken as they come, and the largest may be last.
 bool whole_spans(const AttentionShape& shape, int threads) {
   double total = 0, largest = 0;
   for (std::int64_t s = 0; s < shape.span_count; ++s) {

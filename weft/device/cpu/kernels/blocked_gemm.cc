@@ -125,7 +125,7 @@ class Blocked {
   explicit Blocked(const Product& x)
       : x_(x),
         k_block_(k_block_of(x.k)),
-        // With several blocks of k the sums wait in c itself, or beside it if c is narrower than T.
+        // With several blocks of k the sums are kept in c itself, or in scratch if c is narrower than T.
         beside_(k_block_ < x.k && x.c_dtype != dtype_of<T>()),
         pack_a_(pack_for<tile_rows, T>(x.a.dtype)),
         pack_b_(pack_for<width, T>(x.b.dtype)),

@@ -36,7 +36,7 @@ class DeltaForward : public DeltaChunk<T, S> {
  private:
   void store(std::int64_t head) {
     const std::int64_t V = shape_.V;
-    lower_times<T>(n_, V, P_, chunk_, {U_, V}, Z_, V);  // Z has served
+    lower_times<T>(n_, V, P_, chunk_, {U_, V}, Z_, V);  // Z is no longer needed
     for (std::int64_t t = 0; t < n_; ++t) {
       const T E = decay_.from_start[t];
       const T *inside = Z_ + t * V, *before = before_ + (n_ + t) * V;

@@ -81,7 +81,7 @@ class DeltaBackward : public DeltaChunk<T, S> {
 #pragma omp simd
       for (std::int64_t i = t * V; i < (t + 1) * V; ++i) {
         dU_[i] = F * KdS_[i];
-        R_[i] = F * U_[i];  // R has served
+        R_[i] = F * U_[i];  // R is no longer needed
       }
     }
     if (decay_.carry != 0) reach += static_cast<double>(decay_.carry * dot<T>(dS, S0, K * V));

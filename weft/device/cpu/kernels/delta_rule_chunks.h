@@ -3,7 +3,7 @@
 //   A_tj = beta_t D_tj (k_t . k_j), j < t;   Z_t = v_t - E_t S0^T k_t;   U = (I + A)^-1 beta Z
 //   y_t = E_t S0^T q_t + sum over j <= t of P_tj u_j,   P_tj = D_tj (q_t . k_j)
 //   state after it: carry S0 + sum_j to_end_j k_j (outer) u_j
-// A task is a sequence and a key head: chunks one after the other. Keys and queries stand in one matrix, the keys first,
+// A task is a sequence and a key head: chunks one after the other. Keys and queries are in one matrix, the keys first,
 // because most products want both.
 #pragma once
 

@@ -94,7 +94,7 @@ template <class Work>
   work(begin, end);
 }
 
-// Cuts [0, count) into at most one range a thread, of at least `grain`, and runs work(begin, end) on each.
+// Cuts [0, count) into at most one range per thread, of at least `grain`, and runs work(begin, end) on each.
 // (Team::ranges would allocate: a std::function of these captures does not fit inside.)
 template <class Work>
 void split(Stream& stream, std::int64_t count, std::int64_t grain, const Work& work) {

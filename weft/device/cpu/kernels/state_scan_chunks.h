@@ -1,7 +1,7 @@
 // What the state-space scan's forward and backward share. n tokens in a chunk, P dim, N state.
 //
-// The state before every chunk is carried along the sequence first (a task a sequence and block of heads); then all
-// chunks are independent, and heads of one group share the products of B and C (a task a chunk and group).
+// The state before every chunk is carried along the sequence first (a task per sequence and block of heads); then all
+// chunks are independent, and heads of one group share the products of B and C (a task per chunk and group).
 #pragma once
 
 #include "weft/device/argument_checks.h"

@@ -120,7 +120,7 @@ class Cudnn : public FusedAttention {
     return *plan;
   }
 
-  // Kernels of our own take over; WEFT_EXPLAIN_CUDNN says why.
+  // Kernels of our own take over; WEFT_EXPLAIN_CUDNN prints why.
   static void explain(const std::string& why) {
     if (std::getenv("WEFT_EXPLAIN_CUDNN")) fmt::print(stderr, "cuDNN: {}\n", why);
   }

@@ -1,5 +1,5 @@
 // Weights' gradients of grouped_matmul by CUTLASS's pointer-array kernels for Hopper: persistent, TMA and wgmma, groups'
-// sizes in device memory. Kernels are compiled one a file, without the host's part of them, which launch.cuh makes.
+// sizes in device memory. Kernels are compiled one per file, without the host's part of them, which launch.cuh makes.
 #pragma once
 
 #include "weft/device/cuda/hopper/cutlass.cuh"

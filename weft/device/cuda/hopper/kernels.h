@@ -24,7 +24,7 @@ void weight_gradient_short(CudaStream& stream, const Products& products);   // t
 void weight_gradient_add(CudaStream& stream, const Products& products);     // f32 result, may be added
 void weight_gradient_narrow(CudaStream& stream, const Products& products);  // bf16 result, may be added
 
-// The kernels of the latter, one a file, as cudaLaunchKernelExC takes them: each takes most of a minute to compile.
+// The kernels of the latter, one per file, as cudaLaunchKernelExC takes them: each takes most of a minute to compile.
 const void* weight_gradient_kernel();
 const void* weight_gradient_short_kernel();
 const void* weight_gradient_add_kernel();

@@ -129,7 +129,7 @@ __device__ void load_tiles(const RowProducts& p, RowsShared& shared, int lane) {
   typename Units<Way>::Unit unit;
   Turn turn;
   for (int index = static_cast<int>(blockIdx.x) / Way::blocks; units.find(index, rank, unit); index += clusters) {
-    // Who gets the same a and b, and which of them this block is.
+    // The blocks that get the same a and b, and which of them this one is.
     int a_sharing = Way::across, a_member = rank % Way::across, b_sharing = Way::down, b_member = rank / Way::across;
     unsigned a_blocks = ((1u << Way::across) - 1) << (rank / Way::across * Way::across), b_blocks = 0;
     for (int i = 0; i < Way::down; ++i) b_blocks |= 1u << (rank % Way::across + i * Way::across);
@@ -275,8 +275,8 @@ __device__ void multiply_tiles(const RowProducts& p, RowsShared& shared, int gro
       begin_products();
 #pragma unroll
       for (int k = 0; k < 4; ++k)
-        multiply<Way::side_by_side>(d, behind(a, turn.stage * 128 * 128 + k * 32),
-                                    behind(b, turn.stage * 256 * 128 + k * (Way::side_by_side ? 16 * 128 : 32)),
+        multiply<Way::side_by_side>(d, advanced_by(a, turn.stage * 128 * 128 + k * 32),
+                                    advanced_by(b, turn.stage * 256 * 128 + k * (Way::side_by_side ? 16 * 128 : 32)),
                                     step > 0 || k > 0);
       end_products();
       await_products<1>();

@@ -16,11 +16,11 @@ __device__ inline std::uint64_t operand(const void* shared, unsigned along = 16)
   const unsigned address = shared_address(shared) & 0x3ffff;  // above: the block's number in its cluster
   return address >> 4 | static_cast<std::uint64_t>(along >> 4) << 16 | eight_rows << 32 | swizzled;
 }
-__device__ inline std::uint64_t behind(std::uint64_t operand, int bytes) {
+__device__ inline std::uint64_t advanced_by(std::uint64_t operand, int bytes) {
   return operand + static_cast<std::uint64_t>(bytes >> 4);
 }
 
-// Before the first product that uses registers somebody else has written.
+// Before the first product that uses registers that other code has written.
 __device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Until no more than the last `running` groups, from begin to end, are still running.

@@ -20,7 +20,7 @@ namespace weft::cuda {
 struct Resident {
   static constexpr int warps = 8, threads = 32 * (warps + 1), elements = 4096, stages = 3;
   static constexpr int share = elements / warps;  // of a warp
-  static constexpr int packs = share / 128;       // of four elements, a thread
+  static constexpr int packs = share / 128;       // of four elements, per thread
   static constexpr int stage_bytes = elements * 16;
   static constexpr int batch = 4;  // parts that a block takes at once: the next ones are known in time
   static constexpr int barrier_bytes = 128;
@@ -147,14 +147,14 @@ __global__ void __launch_bounds__(Resident::threads, 1)
   if (thread >= 32 * Resident::warps) {
     if (thread > 32 * Resident::warps) return;
     for (int first = static_cast<int>(blockIdx.x) * Resident::batch;;) {
-      const int behind = static_cast<int>(gridDim.x + atomicAdd(taken, 1u)) * Resident::batch;
+      const int next = static_cast<int>(gridDim.x + atomicAdd(taken, 1u)) * Resident::batch;
       for (int part = first; part < first + Resident::batch; ++part, next_stage()) {
         empty[stage].wait(phase ^ 1);
         part_of[stage] = part;
         if (part >= parts) return full[stage].arrive();
         start_loading(ring + stage * Resident::stage_bytes, full[stage], {cursor.at(part), part});
       }
-      first = behind;
+      first = next;
     }
   }
   const StepConstants constants = StepConstants::of(values, beta1, beta2, eps);

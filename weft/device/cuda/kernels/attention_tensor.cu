@@ -1,4 +1,4 @@
-// attention on tensor cores: bf16, head dims 64 and 128. A block takes 64 queries of one head, 16 a warp, and walks over
+// attention on tensor cores: bf16, head dims 64 and 128. A block takes 64 queries of one head, 16 per warp, and walks over
 // the blocks of 64 keys that they see; the next block is on its way while one is worked on.
 #include "weft/device/cuda/kernels/accumulators.cuh"
 #include "weft/device/cuda/kernels/attention.cuh"
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(threads) forward_kernel(AttentionArguments<bf1
   }
 }
 
-// Gradients of 64 keys and values of one kv head, 16 a warp: walks over the heads that share them and the blocks of 32
+// Gradients of 64 keys and values of one kv head, 16 per warp: walks over the heads that share them and the blocks of 32
 // queries that see them. Scores are kept transposed, [keys][queries].
 constexpr int some_queries = 32;
 
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(threads) key_gradients(AttentionArguments<bf16
   }
 }
 
-// Gradients of 64 queries of one head, 16 a warp: walks over the blocks of 32 keys that they see.
+// Gradients of 64 queries of one head, 16 per warp: walks over the blocks of 32 keys that they see.
 constexpr int some_keys = 32;
 
 template <int dim>

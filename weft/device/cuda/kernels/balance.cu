@@ -12,8 +12,8 @@ namespace {
 
 constexpr int threads = 512, warps = threads / 32;
 
-// Adds 1 to count[e] for each of the k largest of scores[0 .. experts); of equal ones the lower index. taken: one bit an
-// expert. By a warp.
+// Adds 1 to count[e] for each of the k largest of scores[0 .. experts); of equal ones the lower index. taken: one bit
+// per expert. By a warp.
 __device__ void count_best(const float* scores, int experts, int k, unsigned* taken, int* count, int lane) {
   for (int i = lane; i < (experts + 31) / 32; i += 32) taken[i] = 0;
   __syncwarp();

@@ -40,7 +40,7 @@ struct CopyBarrier {
   }
 };
 
-// Behind init() of barriers, before the copies that use them.
+// After init() of barriers, before the copies that use them.
 __device__ inline void fence_barriers() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 __device__ inline void copy_to_shared(void* to, const void* from, unsigned bytes, CopyBarrier& barrier) {

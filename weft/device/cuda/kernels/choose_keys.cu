@@ -88,7 +88,7 @@ __global__ void choose_kernel(IndexerArguments<T> x, const std::int32_t* boundar
         kept_of_warp[warp] = __popc(better_bits);
       }
       __syncthreads();
-      // Of equal ones the first `equal` are kept: how many of them stand before this warp decides which.
+      // Of equal ones the first `equal` are kept: how many of them are before this warp decides which.
       int at = kept, left = equal, total = 0, remaining = equal;
       for (int w = 0; w < sparse_warps; ++w) {
         const int taken = min(equal_of_warp[w], remaining);

@@ -68,7 +68,7 @@ void sum_by_chunks(const char* name, CudaStream& stream, std::int64_t chunks, st
   }
   queue_chunks(parts);
   launched(name);
-  launch_behind(name, stream, sum_parts<Y>, grid, block, 0, of_chunks, chunks, y, add);
+  launch_early(name, stream, sum_parts<Y>, grid, block, 0, of_chunks, chunks, y, add);
 }
 
 template <class Y, class F>

@@ -1,5 +1,5 @@
 // The gated delta rule without tensor cores: a block walks along one sequence, chunk after chunk; each number has one
-// thread that adds it up. Matrices of pairs of tokens lie in scratch memory, one set a block.
+// thread that adds it up. Matrices of pairs of tokens lie in scratch memory, one set per block.
 #include "weft/device/cuda/kernels/delta.cuh"
 #include "weft/device/cuda/kernels/launch.cuh"
 #include "weft/device/cuda/kernels/reduce.cuh"

@@ -1,4 +1,5 @@
-// delta_rule and its backward: gates first, then the chunks, then the gradients of the gates from what those left behind.
+// delta_rule and its backward: gates first, then the chunks, then the gradients of the gates, from sums
+// that the chunks leave in scratch memory.
 #include "weft/device/argument_checks.h"
 #include "weft/device/cuda/kernels/activation_kinds.cuh"
 #include "weft/device/cuda/kernels/carve.cuh"
@@ -33,11 +34,11 @@ __global__ void finish_kernel(DeltaArguments<T> x, DeltaGradients<T> g) {
   const int head = head_of_warp();
   if (head >= x.heads) return;
   const HeadOfChunk h(x, head);
-  double behind = 0, dlog = 0, dbias = 0;
+  double after = 0, dlog = 0, dbias = 0;
   for (int t0 = (h.n - 1) / 32 * 32; t0 >= 0; t0 -= 32) {
     const int t = t0 + 31 - h.lane;  // lane 0 has the last token
-    const double sum = behind + warp_scan(t < h.n ? g.ds[h.at + t] : 0.0);
-    behind = __shfl_sync(all_lanes, sum, 31);
+    const double sum = after + warp_scan(t < h.n ? g.ds[h.at + t] : 0.0);
+    after = __shfl_sync(all_lanes, sum, 31);
     if (t >= h.n) continue;
     const float raw = widen(x.a[h.begin + t][head]) + h.bias, beta = x.gates.beta[h.at + t];
     const double gradient = sum * h.rate * static_cast<double>(sigmoid(raw));

@@ -3,7 +3,7 @@
 //   U = U1 - W S0,   U1 = T beta V,   W = T beta E K
 // so everything but the state itself is computed for all chunks at once.
 //
-// 128 threads, four warps, a warp 16 tokens. Tokens beyond the chunk's are zeros in shared memory.
+// 128 threads, four warps, 16 tokens per warp. Tokens beyond the chunk's are zeros in shared memory.
 #pragma once
 
 #include "weft/device/cuda/kernels/delta.cuh"

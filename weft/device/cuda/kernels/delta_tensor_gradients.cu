@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(gradient_threads, 1)
     wait_for_copies<0>();
     __syncthreads();
 
-    // dR = T^T dU: a warp 16 tokens and 64 columns.
+    // dR = T^T dU: 16 tokens and 64 columns per warp.
     float r64[8][4] = {};
 #pragma unroll
     for (int t = 0; t < 4; ++t) {
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(gradient_threads, 1)
       const float2 a = pair_at(S, i / 64, i % 64 * 2), b = pair_at(dS, i / 64, i % 64 * 2);
       dot += a.x * b.x + a.y * b.y;
     }
-    dot = block_sum<gradient_threads>(dot);  // and waits: dU has served
+    dot = block_sum<gradient_threads>(dot);  // and waits: dU is no longer needed
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float beta = gates.beta[token[r]];
@@ -170,13 +170,13 @@ __global__ void __launch_bounds__(gradient_threads, 1)
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float row = sum_of_quad(rows[r]), through = sum_of_quad(before[r]), behind = sum_of_quad(reach[r]),
+      const float row = sum_of_quad(rows[r]), through = sum_of_quad(before[r]), onward = sum_of_quad(reach[r]),
                   slope = sum_of_quad(dbeta[r]);
       if (lane % 4 != 0) continue;
       floats[At::rows + side * delta_rows + token[r]] = row;
       floats[At::before + side * delta_rows + token[r]] = through;
       if (of_keys) {
-        floats[At::reach + token[r]] = token[r] + 1 < n ? gates.end[token[r]] * behind : 0.0f;
+        floats[At::reach + token[r]] = token[r] + 1 < n ? gates.end[token[r]] * onward : 0.0f;
         floats[At::beta + token[r]] = slope;
       }
     }

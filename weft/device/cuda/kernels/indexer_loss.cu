@@ -1,4 +1,4 @@
-// The indexer's own loss: a block a query (the loss, d(score), dq, dw), then a block a key, which adds up over the queries
+// The indexer's own loss: a block per query (the loss, d(score), dq, dw), then a block per key, which adds up over the queries
 // that chose it, in their order.
 #include "weft/device/cuda/kernels/sparse.cuh"
 #include "weft/device/cuda/table.h"

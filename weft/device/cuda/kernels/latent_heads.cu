@@ -46,7 +46,7 @@ struct Make {
   }
 };
 
-// Behind the heads' units, one for each pair of the shared part.
+// After the heads' units, one for each pair of the shared part.
 template <class T>
 struct Unmake {
   Angles angles;

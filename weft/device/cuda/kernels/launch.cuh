@@ -59,7 +59,7 @@ inline std::int64_t divide_up(std::int64_t x, std::int64_t by) { return (x + by 
 // After a launch.
 inline void launched(const char* operation) { check_cuda(cudaGetLastError(), operation); }
 
-// A kernel with `bytes` of dynamic shared memory, which may be more than the 48 KiB that need no word.
+// A kernel with `bytes` of dynamic shared memory, which may be more than the 48 KiB that every kernel has.
 template <class Kernel, class... Arguments>
 void launch_shared(const char* operation, CudaStream& stream, Kernel kernel, dim3 grid, int threads, int bytes,
                    const Arguments&... arguments) {

@@ -1,4 +1,4 @@
-// Ways to launch a kernel that Hopper brought. Kernels compile for older GPUs too; such code is launched as usual.
+// Ways to launch a kernel that came with Hopper. Kernels compile for older GPUs too; such code is launched as usual.
 #pragma once
 
 #include <utility>
@@ -26,10 +26,10 @@ void with(const char* operation, CudaStream& stream, cudaLaunchAttribute attribu
 }  // namespace launching
 
 // A kernel whose blocks may start while the last ones of the kernel before it run. Until it has called await_previous() it
-// reads nothing that the kernel before it writes, and writes nothing. That one says let_next_start().
+// reads nothing that the kernel before it writes, and writes nothing. That one calls let_next_start().
 template <class... Parameters, class... Arguments>
-void launch_behind(const char* operation, CudaStream& stream, void (*kernel)(Parameters...), dim3 grid, dim3 block,
-                   std::size_t shared, Arguments&&... arguments) {
+void launch_early(const char* operation, CudaStream& stream, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+                  std::size_t shared, Arguments&&... arguments) {
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;

@@ -17,7 +17,7 @@ __device__ inline float quick_reciprocal(float x) {
 }
 __device__ inline float quick_sigmoid(float x) { return quick_reciprocal(1.0f + quick_exp2(-1.4426950408889634f * x)); }
 
-// x, as if nobody knew its value: what is computed from it is not kept in registers from one turn of a loop to the next.
+// x, hidden from the compiler: what is computed from it is not kept in registers from one turn of a loop to the next.
 __device__ inline int recomputed(int x) {
   asm volatile("" : "+r"(x));
   return x;

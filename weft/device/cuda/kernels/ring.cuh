@@ -1,13 +1,13 @@
 // Words on their way from global memory through a ring of shared memory. A thread reads only what it asked for itself, so
-// nobody waits for another thread, and what is on its way takes no registers.
+// no thread waits for another, and what is on its way takes no registers.
 #pragma once
 
 #include "weft/device/cuda/kernels/values.cuh"
 
 namespace weft::cuda {
 
-// `depth` turns of `words` Words each, for each of `threads` threads. A thread asks for the words of a turn, says that
-// they are asked for, and may have up to depth - 1 turns on their way after the one it reads.
+// `depth` turns of `words` Words each, for each of `threads` threads. A thread asks for the words of a turn, closes
+// the turn, and may have up to depth - 1 turns on their way after the one it reads.
 template <class Word, int words, int depth, int threads>
 struct Ring {
   Word slots[depth][words][threads];
@@ -31,10 +31,10 @@ struct Ring {
   }
   // All words of the next turn are asked for (or none, after the last).
   __device__ static void asked() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-  // Waits for all turns but the last `behind` that were asked for.
-  template <int behind>
+  // Waits for all turns but the last `pending` that were asked for.
+  template <int pending>
   __device__ static void wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(behind) : "memory");
+    asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
   }
   __device__ const Word& get(int turn, int word, int thread) const { return slots[turn][word][thread]; }
 

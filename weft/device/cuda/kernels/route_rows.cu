@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t least_part = 512, most_parts = 128;
 constexpr int part_threads = 256, scan_threads = 1024;
-constexpr std::size_t plain_shared_bytes = 40 << 10;  // beyond, a kernel must be told
+constexpr std::size_t plain_shared_bytes = 40 << 10;  // beyond, a kernel must ask for it
 
 __global__ void __launch_bounds__(part_threads)
     count_parts(const std::int32_t* indices, std::int64_t slots, std::int64_t part, int experts, std::int32_t* counts) {
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(part_threads) place_slots(Routed p, int bits) 
   for (std::int64_t slot = begin + lane; slot < end; slot += 32)
     if (p.indices[slot] >= 0) atomicAdd(&mine[p.indices[slot]], 1);
   await_previous();
-  // As many experts at once as there are threads, or several threads an expert.
+  // As many experts at once as there are threads, or several threads per expert.
   const int wide = threads < p.experts ? threads : p.experts, slices = threads / wide;
   int base = 0;  // rows of earlier experts
   for (int e0 = 0; e0 < p.experts; e0 += wide) {
@@ -256,7 +256,7 @@ void route_rows(Stream& stream, const RouteRows& op) {
                name);
   int bits = 1;  // of the experts' numbers and -1
   while (std::int64_t{1} << bits < experts + 1) ++bits;
-  launch_behind(name, s, place_slots, dim3(blocks), dim3(static_cast<unsigned>(32 * warps)), shared, routed, bits);
+  launch_early(name, s, place_slots, dim3(blocks), dim3(static_cast<unsigned>(32 * warps)), shared, routed, bits);
 }
 
 void arrange_rows(Stream& stream, const ArrangeRows& op) {

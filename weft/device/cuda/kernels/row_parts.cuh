@@ -57,7 +57,7 @@ Launch launch_of(const Parts& parts) {
   return {dim3(static_cast<unsigned>(divide_up(parts.rows * parts.count, at_once))), dim3(threads, at_once)};
 }
 
-// A part that a warp or a block reads once and all at once: up to `count` packs of 8 a thread stay in registers.
+// A part that a warp or a block reads once and all at once: up to `count` packs of 8 per thread stay in registers.
 template <class T, int threads, int count>
 struct Held {
   Pack<T, pack> packs[count];
@@ -94,7 +94,7 @@ Launch held_launch(const Parts& parts) {
   return {dim3(static_cast<unsigned>(divide_up(parts.rows * parts.count, at_once))), dim3(threads, at_once)};
 }
 
-// Whether a part fits into the registers of a warp or a block; then body(threads, packs a thread).
+// Whether a part fits into the registers of a warp or a block; then body(threads, packs per thread).
 template <class T, class Body>
 bool with_held(const Parts& parts, bool packed, const Body& body) {
   if constexpr (std::is_same_v<T, bf16>) {

@@ -2,7 +2,7 @@
 // state_scan_backward.cc. Tokens are cut into chunks; the state before every chunk is carried along a sequence, then all
 // chunks are independent.
 //
-// Scratch: what a head's step sizes give for every token, once an operation ([heads][T] each), and in backward what the
+// Scratch: what a head's step sizes give for every token, once per operation ([heads][T] each), and in backward what the
 // kernels leave behind for the gradient of the step sizes.
 #pragma once
 

@@ -1,5 +1,5 @@
 // Mamba-2's scan without tensor cores: f32, and every size that scan_tensor.cu does not take. Each number has one thread
-// that adds it up; matrices of pairs of tokens lie in scratch memory, one set a block.
+// that adds it up; matrices of pairs of tokens lie in scratch memory, one set per block.
 #include "weft/device/cuda/kernels/launch.cuh"
 #include "weft/device/cuda/kernels/reduce.cuh"
 #include "weft/device/cuda/kernels/scan.cuh"

@@ -1,4 +1,4 @@
-// What the tensor-core kernels of the scan share: 128 threads, four warps, a warp 16 rows; chunks of at most 128 tokens,
+// What the tensor-core kernels of the scan share: 128 threads, four warps, 16 rows per warp; chunks of at most 128 tokens,
 // heads of 64. Tokens beyond the chunk's are zeros in shared memory.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What the kernels of sparse attention share: a block of 256 threads a query, or a key; a warp for each product of rows.
+// What the kernels of sparse attention share: a block of 256 threads per query, or per key; a warp for each product of rows.
 #pragma once
 
 #include "weft/device/argument_checks.h"
@@ -75,7 +75,7 @@ __device__ inline void for_queries_of_key(const ChosenKeys& chosen, int j, const
   for (int t0 = j; t0 < end; t0 += sparse_threads) {
     const int t = t0 + me, place = t < end ? chosen.place(t, j) : -1;
     const unsigned warp_hits = __ballot_sync(all_lanes, place >= 0);
-    __syncthreads();  // the hits before these have served
+    __syncthreads();  // the hits before these are no longer needed
     if (lane == 0) counts[me / 32] = __popc(warp_hits);
     __syncthreads();
     int before = 0, all = 0;

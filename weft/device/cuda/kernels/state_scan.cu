@@ -1,5 +1,5 @@
 // state_scan and its backward: step sizes first, then the chunks (scan_plain.cu, scan_tensor*.cu), then the gradients of
-// the step sizes from what those left behind.
+// the step sizes, from sums that the chunks leave in scratch memory.
 #include "weft/device/argument_checks.h"
 #include "weft/device/cuda/kernels/carve.cuh"
 #include "weft/device/cuda/kernels/launch.cuh"
@@ -53,7 +53,7 @@ __global__ void finish_kernel(ScanArguments<T> x, ScanGradients<T> g) {
   const float carry = x.steps.start[h.at + h.n - 1];
   if (carry != 0)
     to_last += static_cast<double>(carry) * static_cast<double>(p.dot[static_cast<std::int64_t>(h.c) * x.heads + head]);
-  double behind = 0, da = 0, dbias = 0;
+  double after = 0, da = 0, dbias = 0;
   for (int t0 = (h.n - 1) / 32 * 32; t0 >= 0; t0 -= 32) {
     const int t = t0 + 31 - h.lane;  // lane 0 has the last token: the scan runs backwards
     double ds = 0;
@@ -68,8 +68,8 @@ __global__ void finish_kernel(ScanArguments<T> x, ScanGradients<T> g) {
            static_cast<double>(column) * static_cast<double>(d);
       ds += t + 1 < h.n ? -static_cast<double>(reach) * static_cast<double>(d) : to_last;
     }
-    const double sum = behind + warp_scan(ds);
-    behind = __shfl_sync(all_lanes, sum, 31);
+    const double sum = after + warp_scan(ds);
+    after = __shfl_sync(all_lanes, sum, 31);
     if (t < h.n) {
       const float raw = widen(x.dt[h.begin + t][head]) + h.bias;
       bool inside;

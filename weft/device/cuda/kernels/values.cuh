@@ -68,7 +68,7 @@ __device__ inline void store(T* to, const float (&x)[V]) {
   *reinterpret_cast<Pack<T, V>*>(to) = narrowed<V, T>(x);
 }
 
-// The same for elements that nobody reads again soon: they leave room in the caches.
+// The same for elements that are not read again soon: they leave room in the caches.
 template <int V, class T>
 __device__ inline Pack<T, V> read_once(const T* from) {
   Pack<T, V> pack;
@@ -105,7 +105,7 @@ Rows<T> rows_of(const Tensor& tensor) {
   return {static_cast<T*>(tensor.data), tensor.stride};
 }
 
-// The number of rows in use: all, or what device memory says.
+// The number of rows in use: all, or the number in device memory.
 __device__ inline std::int64_t used_rows(const std::int32_t* in_use, std::int64_t rows) {
   if (in_use == nullptr) return rows;
   return *in_use < rows ? *in_use : rows;

@@ -90,7 +90,7 @@ TEST(HuggingFaceConfig, Mixtral) {
   EXPECT_EQ(router.scaling, 1);
   EXPECT_EQ(router.groups, 1);
   EXPECT_EQ(read_hugging_face_config(golden_folder("mixtral_b")).config.attention.window, 7);
-  // Hugging Face's model has no biases, whatever the config says.
+  // Hugging Face's model has no biases, whatever attention_bias is.
   EXPECT_FALSE(patched("mixtral", {{"attention_bias", true}}).attention.qkv_bias);
   EXPECT_EQ(patched("mixtral", {{"num_local_experts", nullptr}, {"num_experts", 4}}).experts.experts, 4);
 }
@@ -200,10 +200,10 @@ TEST(HuggingFaceConfig, WhatWeftDoesNotDoIsRefused) {
           .starts_with(
               "'model_type' is \"gpt2\", a family that Weft does not know; it knows llama, mixtral, qwen3_moe, "));
   EXPECT_EQ(complaint("llama", {{"hidden_act", "gelu"}}),
-            "'hidden_act' is \"gelu\": a gated MLP of this family is done with \"silu\" only");
+            "'hidden_act' is \"gelu\": Weft supports gated MLPs of this family only with \"silu\"");
   EXPECT_EQ(complaint("llama", {{"hidden_act", "swish"}}), "");
   EXPECT_EQ(complaint("mixtral", {{"hidden_act", "relu"}}),
-            "'hidden_act' is \"relu\": a gated MLP of this family is done with \"silu\" only");
+            "'hidden_act' is \"relu\": Weft supports gated MLPs of this family only with \"silu\"");
   EXPECT_EQ(complaint("llama", {{"attention_dropout", 0.1}}),
             "'attention_dropout' is 0.1: Weft trains without dropout; set it to 0");
   EXPECT_EQ(complaint("mixtral", {{"router_jitter_noise", 0.01}}),
@@ -212,7 +212,8 @@ TEST(HuggingFaceConfig, WhatWeftDoesNotDoIsRefused) {
             "'quantization_config' is {\"quant_method\":\"fp8\"}: quantised weights are not read; save the model as "
             "bfloat16 or float32");
   const std::string balancing =
-      "'output_router_logits' is true: it adds a balancing loss (router_aux_loss_coef), which is not done; set it to "
+      "'output_router_logits' is true: it adds a balancing loss (router_aux_loss_coef), which Weft does not support; "
+      "set it to "
       "false";
   EXPECT_EQ(complaint("mixtral", {{"output_router_logits", true}, {"router_aux_loss_coef", 0.02}}), balancing);
   EXPECT_EQ(complaint("mixtral", {{"output_router_logits", true}, {"router_aux_loss_coef", nullptr}}), balancing);

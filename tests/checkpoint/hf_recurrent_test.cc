@@ -41,14 +41,14 @@ TEST(HuggingFaceRecurrent, Mamba2) {
   EXPECT_EQ(c.mamba.step_most, std::numeric_limits<double>::infinity());
   EXPECT_EQ(patched("mamba2", {{"time_step_limit", {0.5, 2}}}).mamba.step_most, 2);
   EXPECT_EQ(complaint("mamba2", {{"use_bias", true}}),
-            "'use_bias' is true: projections of Mamba layers have no biases here");
+            "'use_bias' is true: Weft supports projections of Mamba layers only without biases");
   EXPECT_EQ(complaint("mamba2", {{"expand", 3}}),
             "'expand' is 3: times hidden_size 32 it must be num_heads x head_dim = 64");
   EXPECT_EQ(complaint("mamba2", {{"n_groups", 3}}), "'n_groups' is 3: it must divide num_heads, 4");
   EXPECT_EQ(complaint("mamba2", {{"time_step_limit", {2, 0.5}}}),
             "'time_step_limit' is [2,0.5]: the first number must not exceed the second");
   EXPECT_EQ(complaint("mamba2", {{"hidden_act", "gelu"}}),
-            "'hidden_act' is \"gelu\": Mamba layers are done with \"silu\" only");
+            "'hidden_act' is \"gelu\": Weft supports Mamba layers only with \"silu\"");
 }
 
 TEST(HuggingFaceRecurrent, NemotronH) {
@@ -67,10 +67,10 @@ TEST(HuggingFaceRecurrent, NemotronH) {
   EXPECT_EQ(patched("nemotron_h_moe", {{"moe_latent_size", 12}}).experts.latent, 12);
   EXPECT_EQ(patched("nemotron_h", {{"layers_block_type", nullptr}, {"hybrid_override_pattern", "M*-"}}).pattern, "M*-");
   EXPECT_EQ(complaint("nemotron_h", {{"layers_block_type", Json::array({"mamba", "rnn"})}}),
-            "'layers_block_type' is [\"mamba\",\"rnn\"]: \"rnn\" is not done");
+            "'layers_block_type' is [\"mamba\",\"rnn\"]: Weft does not support \"rnn\"");
   EXPECT_EQ(complaint("nemotron_h", {{"num_hidden_layers", 4}}), "'num_hidden_layers' is 4: the pattern has 5 layers");
   EXPECT_EQ(complaint("nemotron_h", {{"mlp_hidden_act", "silu"}}),
-            "'mlp_hidden_act' is \"silu\": MLPs of this family are done with \"relu2\" only");
+            "'mlp_hidden_act' is \"silu\": Weft supports MLPs of this family only with \"relu2\"");
 }
 
 TEST(HuggingFaceRecurrent, Qwen3Next) {
@@ -93,7 +93,7 @@ TEST(HuggingFaceRecurrent, Qwen3Next) {
   EXPECT_EQ(complaint("qwen3_next", {{"layer_types", Json::array({"full_attention"})}}),
             "'layer_types' is [\"full_attention\"]: there are 4 layers (num_hidden_layers)");
   EXPECT_EQ(complaint("qwen3_next", {{"attention_bias", true}}),
-            "'attention_bias' is true: gated attention has no biases here");
+            "'attention_bias' is true: Weft supports gated attention only without biases");
 }
 
 class Packed : public ::testing::TestWithParam<std::string> {};

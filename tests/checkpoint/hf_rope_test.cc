@@ -122,9 +122,9 @@ TEST(HuggingFaceRope, Yarn) {
 
 TEST(HuggingFaceRope, WhatWeftDoesNotDoIsRefused) {
   EXPECT_EQ(complaint({{"rope_scaling", {{"type", "dynamic"}, {"factor", 2}}}}),
-            "rope_scaling: 'type' is \"dynamic\": Weft does default, linear, llama3 and yarn");
+            "rope_scaling: 'type' is \"dynamic\": Weft supports default, linear, llama3 and yarn");
   EXPECT_EQ(complaint({{"rope_parameters", {{"rope_type", "longrope"}, {"factor", 2}}}}),
-            "rope_parameters: 'rope_type' is \"longrope\": Weft does default, linear, llama3 and yarn");
+            "rope_parameters: 'rope_type' is \"longrope\": Weft supports default, linear, llama3 and yarn");
   EXPECT_EQ(complaint({{"partial_rotary_factor", 0.5}}),
             "'partial_rotary_factor' is 0.5: models of this family turn whole heads");
   EXPECT_EQ(complaint({{"rope_parameters", {{"partial_rotary_factor", 0.5}}}}),

@@ -172,8 +172,8 @@ TEST(HuggingFaceDisk, ATiedModelUnderEitherNameOrBoth) {
   tensors.at("lm_head.weight").bytes[4 * 32 * 95] ^= 1;  // the last bit of a number of the last row
   write_raw(folder.file(weights_file), tensors);
   EXPECT_EQ(complaint(folder),
-            "/model.safetensors: config.json says tie_word_embeddings, but 'lm_head.weight' and "
-            "'model.embed_tokens.weight' differ; if the model is not tied, say false there");
+            "/model.safetensors: config.json has tie_word_embeddings, but 'lm_head.weight' and "
+            "'model.embed_tokens.weight' differ; if the model is not tied, set it to false there");
 
   tensors["lm_head.weight"] = tensors.at("model.embed_tokens.weight");
   tensors.erase("model.embed_tokens.weight");

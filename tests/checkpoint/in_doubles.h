@@ -1,4 +1,4 @@
-// A source of parameters that thinks in doubles.
+// A source of parameters that are made as doubles.
 #pragma once
 
 #include <vector>

@@ -113,7 +113,7 @@ TEST(Inspect, TheFolderOfSaveListsWhatIsThere) {
   EXPECT_THAT(list_iterations(folder.path()).tracker_problem, HasSubstr("holds 'soon'"));
   std::filesystem::remove(folder.file("latest_checkpointed_iteration.txt"));
   EXPECT_THAT(message_of<UserError>([&] { open_checkpoint(folder.path()); }),
-              HasSubstr("no latest_checkpointed_iteration.txt says which of its checkpoints is meant"));
+              HasSubstr("no latest_checkpointed_iteration.txt tells which of its checkpoints is meant"));
 }
 
 TEST(Inspect, WhatIsNotReadIsSaidWithTheReason) {

@@ -85,7 +85,7 @@ AnyJson other_value(Draws& draw, const std::vector<AnyJson*>& all) {
   return choice < odd.size() ? odd[choice] : *all[draw.below(all.size())];
 }
 
-// Values become others, or are left out, or stand twice; the checksum is that of the result.
+// Values become others, or are left out, or occur twice; the checksum is that of the result.
 void mutate_values(std::string& text, Draws& draw) {
   AnyJson json = AnyJson::parse(text);
   for (std::size_t m = 1 + draw.below(3); m > 0; --m) {

@@ -187,7 +187,7 @@ TEST(RunCheckpoint, DamageIsNamed) {
   std::string text = read_file(here + "/manifest.json");
   text.replace(text.find("\"iteration\": 1"), 14, "\"iteration\": 2");
   write_file_atomically(here + "/manifest.json", text);
-  EXPECT_EQ(error_of(here), here + "/manifest.json: its checksum does not fit what it says: the file is damaged");
+  EXPECT_EQ(error_of(here), here + "/manifest.json: its checksum does not fit its contents: the file is damaged");
   // Files of another checkpoint of the same shape.
   fresh();
   save(folder.file("other"), 1);
@@ -200,7 +200,7 @@ TEST(RunCheckpoint, DamageIsNamed) {
               HasSubstr("holds '', not the number of an iteration; write one there, or name it with --ckpt-step"));
 }
 
-// Whatever a byte of the manifest becomes, it is refused or says the same as before.
+// Whatever a byte of the manifest becomes, it is refused or means the same as before.
 TEST(RunCheckpoint, ManifestsWithAnyByteChangedAreRefused) {
   const TemporaryFolder folder;
   save(folder.file("run"), 1);

@@ -80,24 +80,24 @@ TEST(SafetensorsDirectory, ATensorThatIsNotWhereTheIndexSays) {
   folder.low.erase("lm_head.weight");
   folder.write_all();
   EXPECT_EQ(folder.complaint(),
-            "/model-00001-of-00002.safetensors: tensor 'lm_head.weight' should be in this file, says "
-            "model.safetensors.index.json, but is not");
+            "/model-00001-of-00002.safetensors: tensor 'lm_head.weight' is not in this file, in which "
+            "model.safetensors.index.json lists it");
 }
 
-TEST(SafetensorsDirectory, ATensorThatTheIndexDoesNotSay) {
+TEST(SafetensorsDirectory, ATensorThatTheIndexDoesNotList) {
   ShardedFolder folder;
   folder.index["weight_map"].erase("model.norm.weight");
   folder.write_all();
   EXPECT_EQ(folder.complaint(),
             "/model-00002-of-00002.safetensors: tensor 'model.norm.weight' is in this file, but "
-            "model.safetensors.index.json does not say so");
+            "model.safetensors.index.json does not list it there");
   // The same tensor in two shards.
   ShardedFolder twice;
   twice.high["lm_head.weight"] = twice.low.at("lm_head.weight");
   twice.write_all();
   EXPECT_EQ(twice.complaint(),
             "/model-00002-of-00002.safetensors: tensor 'lm_head.weight' is in this file, but "
-            "model.safetensors.index.json does not say so");
+            "model.safetensors.index.json does not list it there");
 }
 
 TEST(SafetensorsDirectory, IndexesThatAreNone) {
@@ -117,7 +117,7 @@ TEST(SafetensorsDirectory, IndexesThatAreNone) {
   EXPECT_EQ(with_index(R"({"weight_map":{"a":".."}})"), not_a_file);
   EXPECT_EQ(with_index(R"({"weight_map":{"a":""}})"), not_a_file);
   EXPECT_EQ(with_index(R"({"weight_map":{"a":"x","a":"y"}})"),
-            "/model.safetensors.index.json: the key 'a' stands twice in one object");
+            "/model.safetensors.index.json: the key 'a' occurs twice in one object");
   EXPECT_EQ(with_index("{").find("/model.safetensors.index.json: not valid JSON: "), 0u);
 }
 

@@ -16,7 +16,7 @@ std::string with_header(const std::string& json, std::size_t data_bytes) {
   return bytes;
 }
 
-// What opening a file with these bytes complains of, without the file's name, which must stand in front.
+// What opening a file with these bytes complains of, without the file's name, with which it must begin.
 std::string complaint(const std::string& bytes) {
   const ModelFolder folder;
   folder.write("x.safetensors", bytes);
@@ -97,9 +97,9 @@ TEST(Safetensors, HeadersThatAreNone) {
 TEST(Safetensors, DuplicateKeys) {
   const std::string a = tensor("U8", "[1]", "[0,1]");
   EXPECT_EQ(complaint(with_header(R"({"a":)" + a + R"(,"a":)" + a + "}", 1)),
-            "header: the key 'a' stands twice in one object");
+            "header: the key 'a' occurs twice in one object");
   EXPECT_EQ(complaint(with_header(R"({"a":{"dtype":"U8","dtype":"I8","shape":[1],"data_offsets":[0,1]}})", 1)),
-            "header: the key 'dtype' stands twice in one object");
+            "header: the key 'dtype' occurs twice in one object");
 }
 
 TEST(Safetensors, TensorsThatAreWrongInThemselves) {

@@ -75,7 +75,7 @@ struct Scene {
 class SavingFaults : public testing::TestWithParam<FaultKind> {};
 
 TEST_P(SavingFaults, leave_a_complete_checkpoint) {
-  int faults = 0, said = 0;
+  int faults = 0, reported = 0;
   for (const Scene& scene : {Scene{7, 0}, Scene{6, 0}, Scene{7, 1}}) {
     std::int64_t calls = 1;
     for (std::int64_t at = 0; at < calls; ++at) {
@@ -89,7 +89,7 @@ TEST_P(SavingFaults, leave_a_complete_checkpoint) {
       const std::string error = message_of<RunError>([&] { save(dir, scene.iteration, scene.keep, files); });
       calls = std::max(calls, files.calls() + 1);
       if (files.failed()) ++faults;
-      if (!error.empty()) ++said;
+      if (!error.empty()) ++reported;
       const std::optional<std::int64_t> latest = latest_checkpoint(dir);
       ASSERT_TRUE(latest);
       EXPECT_TRUE(*latest == 6 || *latest == scene.iteration);
@@ -106,7 +106,7 @@ TEST_P(SavingFaults, leave_a_complete_checkpoint) {
     }
   }
   EXPECT_GE(faults, 67);  // 200 of three kinds
-  EXPECT_GE(said, faults / 2);
+  EXPECT_GE(reported, faults / 2);
 }
 
 std::string name_of(const testing::TestParamInfo<FaultKind>& kind) {

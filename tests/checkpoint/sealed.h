@@ -1,4 +1,4 @@
-// A manifest with the checksum of what it says, so that damage reaches the checks after that one.
+// A manifest with the checksum of its contents, so that damage reaches the checks after that one.
 #pragma once
 
 #include <string>

@@ -20,7 +20,7 @@ std::vector<DiskTensor> canonical_tensors(const ModelConfig& config);
 inline constexpr std::string_view final_norm_of_groups = "decoder.final_layernorm.weight";
 inline constexpr std::string_view final_norm_of_flat = "decoder.final_norm.weight";
 
-// In what the names differ between models of the same layers.
+// What the names of models with the same layers may differ in.
 struct CanonicalForm {
   std::vector<int> layers;          // by physical index: the N of decoder.layers.N
   std::vector<int> depth_layers;    // the same of an MTP depth: mtp.layers.D.mtp_model_layer.layers.N

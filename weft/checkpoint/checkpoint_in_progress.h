@@ -40,12 +40,12 @@ class CheckpointInProgress {
     std::string file, tensors;  // tensors: text of ManifestTensors
     std::int64_t bytes = 0;
   };
-  // Has some MiB in memory, whatever is written.
+  // Keeps some MiB in memory, however much is written.
   Written write(RankId rank, std::vector<BoxToWrite> boxes) const;
   // model: as in Manifest; side_files: of the Hugging Face folder that it came from.
   void commit(const std::vector<Written>& of_ranks, const std::string& run, const std::string& model = "{}",
               const SideFiles& side_files = {}) const;
-  // Removes what is written, as far as that is possible. Of one rank: others could still be at it.
+  // Removes what has been written, as far as possible. Only where no other rank is still writing.
   void give_up() const;
 
  private:

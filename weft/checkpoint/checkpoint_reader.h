@@ -1,6 +1,6 @@
 // A complete checkpoint of a run, whatever its form: where training takes weights and optimizer state from.
 //
-// Tensors go by content and identity, so that neither the form nor the layout that wrote it matters to who loads it.
+// Tensors are found by content and identity, so a reader need not know the form or the layout that wrote them.
 // RunCheckpoint (Weft's own form) and MegatronCheckpoint implement it.
 #pragma once
 
@@ -34,11 +34,11 @@ class CheckpointReader {
   virtual const std::filesystem::path& folder() const = 0;  // for messages
   virtual bool of_run() const = 0;  // false: a model without a run, which begins anew; it has no moments
   virtual RunPosition position() const = 0;
-  virtual std::string pattern() const = 0;  // of the model that was saved; "": the checkpoint does not say
-  virtual Json arguments() const = 0;       // the flags of the run that wrote it, an object; their names are its own
+  virtual std::string pattern() const = 0;  // of the model that was saved; "": not recorded
+  virtual Json arguments() const = 0;       // the flags of the run that wrote it, an object, under its own names
 
   virtual bool has(Content content, const ParameterIdentity& identity) const = 0;
-  // Why there are no moments, with what to do about it; "": there are, or there is nothing to say.
+  // Why there are no moments, with what to do about it; "": there are some, or none are expected.
   virtual std::string optimizer_problem() const { return ""; }
   // Writes the elements that the part holds to their places in its tensor. UserError where it is not there or has
   // another shape.

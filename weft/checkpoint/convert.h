@@ -1,8 +1,8 @@
 // One model's files to another's: names and layouts change, elements do not. A conversion is a source (model_source.h)
 // and one of the writers below.
 //
-// A parameter is in memory at a time, and the tensor or the expert's part of one that it goes to; read pages of the
-// input are given back. So a model may be larger than memory.
+// One parameter is in memory at a time, with the tensor (or the expert's part of one) that it goes to; pages of the
+// input are given back once they are read. So a model may be larger than memory.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ struct ConvertResult {
 
 // UserError for what is wrong with the folders; then, and when writing fails, there is no `out`.
 ConvertResult convert_checkpoint(const ConvertOptions& options);
-// The same of a source that is open already; options.in and options.from do not count.
+// The same from a source that is already open; options.in and options.from are ignored.
 ConvertResult convert_checkpoint(const ModelSource& source, const ConvertOptions& options);
 
 // Where the optimizer's state is to be written: UserError if the source has some that cannot be read.

@@ -73,7 +73,7 @@ std::string dtype_there(StoredType type) {
   }
 }
 
-// What config.json says of it: torch_dtype, or dtype as transformers 5 writes it.
+// Its name in config.json, under torch_dtype, or under dtype as transformers 5 writes it.
 void set_dtype(SideFiles& files, StoredType type) {
   for (auto& [name, bytes] : files) {
     if (name != config_name) continue;

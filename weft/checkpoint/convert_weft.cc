@@ -13,7 +13,7 @@
 namespace weft {
 namespace {
 
-// Whole tensors, and what the manifest says of them.
+// Whole tensors, and their entries in the manifest.
 class Tensors {
  public:
   // Checksums are there once the tensor has been filled.

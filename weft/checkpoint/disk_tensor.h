@@ -1,7 +1,7 @@
 // Tensors as other systems keep them on disk, and which elements of which parameters they hold.
 //
 // A tensor on disk is one parameter, or several (experts in one tensor, gate and up in one matrix), or a copy of one
-// that stands elsewhere. Each part is a box of the tensor; its elements, row by row, are a range of the parameter's.
+// that is stored elsewhere. Each part is a box of the tensor; its elements, row by row, are a range of the parameter's.
 #pragma once
 
 #include <array>
@@ -47,16 +47,16 @@ DiskTensor whole_tensor(std::string name, const ParameterIdentity& identity, con
 // Reads the elements that both the part and `wanted` hold, as dtype `target`. `wanted` tells where each lies from `out` on.
 void read_part(const TensorEntry& entry, const DiskPart& part, const BoxRuns& wanted, DType target, std::byte* out);
 
-// The same without a look at the elements, each of `size` bytes: from a tensor's memory to a parameter's, and back.
+// The same without interpreting the elements, each of `size` bytes: from a tensor's memory to a parameter's, and back.
 void gather_part(const std::byte* tensor, const Shape& shape, const DiskPart& part, std::size_t size,
                  std::byte* parameter);
 void scatter_part(const std::byte* parameter, const DiskPart& part, const Shape& shape, std::size_t size,
                   std::byte* tensor);
-// To have a tensor's parameters one after another, each once.
+// Groups the parts, to go through a tensor's parameters one after another.
 std::map<ParameterIdentity, std::vector<const DiskPart*>> parts_by_parameter(const DiskTensor& tensor);
 // Every element of the tensor must belong to a part: a gap would be written as whatever memory held.
 void check_covered(const DiskTensor& tensor);
-// A tensor that all experts share, as one tensor [1, ...] an expert; any other as it is.
+// A tensor that all experts share, as one tensor [1, ...] per expert; any other as it is.
 std::vector<DiskTensor> slices_of(const DiskTensor& tensor);
 
 // Fills `out` with all elements of a parameter, row-major, in that type.

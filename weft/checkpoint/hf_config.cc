@@ -183,7 +183,7 @@ AttentionSpec read_attention(const ConfigReader& config, double default_theta, d
 ActivationSpec read_gated_activation(const ConfigReader& config) {
   const std::string name = config.text_or("hidden_act", "silu");
   if (name != "silu" && name != "swish") {
-    config.refuse("hidden_act", "a gated MLP of this family is done with \"silu\" only");
+    config.refuse("hidden_act", "Weft supports gated MLPs of this family only with \"silu\"");
   }
   return {ActivationKind::swiglu};
 }
@@ -208,7 +208,7 @@ ExpertsSpec read_experts(const ConfigReader& config, const std::string& ffn_key,
   // Hugging Face adds the balancing loss only when it is told to return the router's logits.
   if (config.flag_or("output_router_logits", false) && config.number_or("router_aux_loss_coef", 0.001) != 0) {
     config.refuse("output_router_logits",
-                  "it adds a balancing loss (router_aux_loss_coef), which is not done; set it to false");
+                  "it adds a balancing loss (router_aux_loss_coef), which Weft does not support; set it to false");
   }
   return experts;
 }

@@ -1,6 +1,6 @@
 // config.json of a Hugging Face model, read key by key. Every complaint names the file and the key.
 //
-// null counts as absent, as it does there. What a config asks for and Weft does not do is an error; keys that the
+// null counts as absent, as in transformers. What a config asks for and Weft does not do is an error; keys that the
 // family's model does not look at are ignored, as Hugging Face ignores them.
 #pragma once
 
@@ -65,7 +65,7 @@ void refuse_unsupported(const ConfigReader& config);
 ModelConfig read_model_sizes(const ConfigReader& config, double default_epsilon);
 std::int64_t read_layers(const ConfigReader& config);  // num_hidden_layers
 // num_attention_heads, num_key_value_heads, head_dim, attention_bias and the rotary embedding.
-// default_fraction: of a head that turns where the config does not say; 1: models of this family turn whole heads.
+// default_fraction: of a head that turns where the config has none; 1: models of this family turn whole heads.
 AttentionSpec read_attention(const ConfigReader& config, double default_theta, double default_fraction = 1);
 // rope_parameters (5.x), or rope_theta and rope_scaling (4.x).
 RopeSpec read_rope(const ConfigReader& config, double default_theta, double default_fraction = 1);

@@ -1,5 +1,5 @@
 // config.json of a Hugging Face family, written from a model's config: the inverse of hf_config.h and of the families'
-// readers. A writer says what it can. Whether the family has such a model is found out by reading it again (hf_shape.h).
+// readers. A writer writes what the family has keys for. Reading it again tells whether the family has such a model (hf_shape.h).
 #pragma once
 
 #include <string>

@@ -72,8 +72,8 @@ LatentAttentionSpec read_latent_attention(const ConfigReader& config) {
   if (config.integer_or("qk_head_dim", spec.head_dim + spec.rotary_dim) != spec.head_dim + spec.rotary_dim)
     config.refuse("qk_head_dim", "it is qk_nope_head_dim + qk_rope_head_dim");
   if (config.flag_or("attention_bias", false))
-    config.refuse("attention_bias", "multi-latent attention is done without biases");
-  spec.norm_epsilon = 1e-6;  // of the latents, whatever rms_norm_eps says
+    config.refuse("attention_bias", "Weft supports multi-latent attention only without biases");
+  spec.norm_epsilon = 1e-6;  // of the latents, whatever rms_norm_eps is
   spec.rope = read_rope(config, 10'000);
   spec.rope.style = config.flag_or("rope_interleave", true) ? RotaryStyle::interleaved : RotaryStyle::half_split;
   spec.scale = 1 / std::sqrt(static_cast<double>(spec.head_dim + spec.rotary_dim));
@@ -113,7 +113,7 @@ ExpertsSpec read_deepseek_experts(const ConfigReader& config) {
   if (router.groups > 1 && size < router.group_best)
     config.refuse("n_group", "a group's score is the sum of its two best, so it needs two experts");
   for (const auto& [key, only] : {std::pair("scoring_func", "sigmoid"), std::pair("topk_method", "noaux_tc")})
-    if (config.text_or(key, only) != only) config.refuse(key, fmt::format("this family is done with \"{}\"", only));
+    if (config.text_or(key, only) != only) config.refuse(key, fmt::format("Weft supports only \"{}\" here", only));
   return experts;
 }
 
@@ -121,10 +121,10 @@ ExpertsSpec read_deepseek_experts(const ConfigReader& config) {
 std::string read_pattern(const ConfigReader& config, std::string_view attention) {
   const std::int64_t layers = read_layers(config), dense = config.integer_or("first_k_dense_replace", 3, 0);
   if (config.integer_or("moe_layer_freq", 1) != 1)
-    config.refuse("moe_layer_freq", "every layer behind the first_k_dense_replace dense ones has experts");
-  const std::vector<std::string> kinds = config.texts_or_none("mlp_layer_types");  // 5.x says it layer by layer
+    config.refuse("moe_layer_freq", "every layer after the first_k_dense_replace dense ones has experts");
+  const std::vector<std::string> kinds = config.texts_or_none("mlp_layer_types");  // 5.x lists it layer by layer
   if (!kinds.empty() && static_cast<std::int64_t>(kinds.size()) != layers)
-    config.refuse("mlp_layer_types", "it must name one type a layer (num_hidden_layers)");
+    config.refuse("mlp_layer_types", "it must name one type per layer (num_hidden_layers)");
   std::string pattern;
   for (std::int64_t layer = 0; layer < layers; ++layer) {
     bool is_dense = layer < dense;

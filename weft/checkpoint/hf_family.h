@@ -1,4 +1,4 @@
-// What Weft knows of a Hugging Face family: how its config reads, and under which names its tensors stand on disk.
+// What Weft knows of a Hugging Face family: how its config reads, and under which names its tensors are stored.
 // A family is one file with tables (hf_llama.cc, ...); nothing else knows a name.
 #pragma once
 
@@ -23,9 +23,9 @@ struct ExpertsNames {
 
 // MTP, where the weights have it.
 struct MtpNames {
-  NameTable names;                                  // one a depth; {F}, {T}: numbers of its first and last layer
+  NameTable names;                                  // one per depth; {F}, {T}: numbers of its first and last layer
   std::string_view layer_prefix;                    // {L}: layer, counted through all depths
-  bool behind = false;                              // the count goes on behind the main layers
+  bool continues = false;                           // the count continues after the main layers
   std::string (*part)(const ConfigReader& config);  // of the pattern: "[+E]"
   std::int64_t (*depths)(const ConfigReader& config);
 };
@@ -59,7 +59,7 @@ std::string family_layers();  // "llama [*-], mixtral [*E], ..."
 HuggingFaceFamily family_named(const std::string& name, const std::string& where);
 // UserError "--hf-family NAME: ...".
 HuggingFaceFamily family_named(const std::string& name);
-// What a config.json of the family says. mtp: of a model that has the depths it announces. (hugging_face.cc)
+// The model that a config.json of the family describes. mtp: with the depths that it announces. (hugging_face.cc)
 ModelConfig config_of_family(const HuggingFaceFamily& family, const Json& json, bool mtp);
 
 // Tables that families share. (hf_names.cc)

@@ -30,7 +30,7 @@ std::vector<bool> read_sliding(const ConfigReader& config, std::int64_t layers) 
     return sliding;
   }
   if (static_cast<std::int64_t>(types.size()) != layers)
-    config.refuse("layer_types", "it must name one type a layer (num_hidden_layers)");
+    config.refuse("layer_types", "it must name one type per layer (num_hidden_layers)");
   for (const std::string& type : types) {
     if (type != "sliding_attention" && type != "full_attention")
       config.refuse("layer_types", "this family has sliding_attention and full_attention");

@@ -36,7 +36,7 @@ HuggingFaceFamily llama_family() {
           .write = write_llama,
           .layer_prefix = "model.layers.{L}.",
           .names = {transformer_names(), gated_mlp_names()},
-          // Old files keep the frequencies of the rotary embedding; the config says them.
+          // Old files keep the frequencies of the rotary embedding; the config has them.
           .ignored = {".rotary_emb.inv_freq"}};
 }
 

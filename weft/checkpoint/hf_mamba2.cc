@@ -54,11 +54,13 @@ ModelConfig read_mamba2(const ConfigReader& config) {
                   fmt::format("times hidden_size {} it must be num_heads x head_dim = {}", model.hidden, m.width()));
   }
   if (m.heads % m.groups != 0) config.refuse("n_groups", fmt::format("it must divide num_heads, {}", m.heads));
-  if (config.flag_or("use_bias", false)) config.refuse("use_bias", "projections of Mamba layers have no biases here");
+  if (config.flag_or("use_bias", false))
+    config.refuse("use_bias", "Weft supports projections of Mamba layers only without biases");
   if (const std::string act = config.text_or("hidden_act", "silu"); act != "silu" && act != "swish") {
-    config.refuse("hidden_act", "Mamba layers are done with \"silu\" only");
+    config.refuse("hidden_act", "Weft supports Mamba layers only with \"silu\"");
   }
-  if (!config.flag_or("rms_norm", true)) config.refuse("rms_norm", "Mamba layers are done with their gated norm only");
+  if (!config.flag_or("rms_norm", true))
+    config.refuse("rms_norm", "Weft supports Mamba layers only with their gated norm");
   return model;
 }
 
@@ -84,7 +86,7 @@ void write_mamba2(const ModelConfig& config, Json& json) {
 }  // namespace
 
 void write_step_limits(const MambaSpec& mamba, Json& json) {
-  if (mamba.step_least == 0 && std::isinf(mamba.step_most)) return;  // the default, which JSON cannot say
+  if (mamba.step_least == 0 && std::isinf(mamba.step_most)) return;  // the default, which JSON cannot express
   const Json most = std::isinf(mamba.step_most) ? Json{{"__float__", "Infinity"}} : Json(mamba.step_most);
   json["time_step_limit"] = Json::array({mamba.step_least, most});
 }

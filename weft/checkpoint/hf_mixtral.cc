@@ -20,7 +20,7 @@ ModelConfig read_mixtral(const ConfigReader& config) {
   model.pattern = repeated_groups(read_layers(config), "[*E]");
   if (!config.mentions("num_key_value_heads")) config.refuse_missing("num_key_value_heads");
   model.attention = read_attention(config, 1'000'000);
-  model.attention.qkv_bias = model.attention.output_bias = false;  // whatever attention_bias says
+  model.attention.qkv_bias = model.attention.output_bias = false;  // whatever attention_bias is
   model.attention.window = config.integer_or("sliding_window", 0);
   model.experts = read_experts(config, "intermediate_size", true);
   if (config.number_or("router_jitter_noise", 0) != 0) {

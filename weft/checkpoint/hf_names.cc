@@ -52,7 +52,7 @@ constexpr std::array<NameRule, 4> fused_experts = {{
 }};
 
 std::int64_t first_mtp_layer(const HuggingFaceFamily& family, const Pattern& pattern) {
-  return family.mtp->behind ? pattern.logical_layers : 0;
+  return family.mtp->continues ? pattern.logical_layers : 0;
 }
 
 }  // namespace

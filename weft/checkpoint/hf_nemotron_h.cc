@@ -1,4 +1,4 @@
-// One norm and one mixer a layer: Mamba-2, attention without rotary embedding, MLP or experts with squared relu.
+// One norm and one mixer per layer: Mamba-2, attention without rotary embedding, MLP or experts with squared relu.
 #include <algorithm>
 #include <array>
 #include <tuple>
@@ -44,7 +44,7 @@ constexpr std::array<NameRule, 2> fused_experts = {{
     {Symbol::experts, "mixer.experts.down_proj", Role::down, {}, Stacking::plain},
 }};
 
-// A depth's own tensors stand with the first and the last of its layers. Hugging Face leaves them aside.
+// A depth's own tensors are named after the first and the last of its layers. Hugging Face ignores them.
 constexpr std::array<NameRule, 4> mtp_names = {{
     {{}, "mtp.layers.{F}.enorm.weight", Role::mtp_embedding_norm},
     {{}, "mtp.layers.{F}.hnorm.weight", Role::mtp_hidden_norm},
@@ -66,7 +66,7 @@ std::string read_pattern(const ConfigReader& config, const char* text_key, const
     } else if (kind == "moe") {
       pattern += 'E';
     } else {
-      config.refuse(kinds_key, fmt::format("\"{}\" is not done", kind));
+      config.refuse(kinds_key, fmt::format("Weft does not support \"{}\"", kind));
     }
   }
   if (kinds.empty()) {
@@ -105,10 +105,10 @@ void read_mamba(const ConfigReader& config, MambaSpec& m) {
   std::tie(m.step_least, m.step_most) = config.range_or("time_step_limit", {m.step_least, m.step_most});
   if (m.heads % m.groups != 0) config.refuse("n_groups", fmt::format("it must divide mamba_num_heads, {}", m.heads));
   for (const char* key : {"mamba_proj_bias", "use_bias"}) {
-    if (config.flag_or(key, false)) config.refuse(key, "projections of Mamba layers have no biases here");
+    if (config.flag_or(key, false)) config.refuse(key, "Weft supports projections of Mamba layers only without biases");
   }
   if (config.text_or("mamba_hidden_act", "silu") != "silu") {
-    config.refuse("mamba_hidden_act", "Mamba layers are done with \"silu\" only");
+    config.refuse("mamba_hidden_act", "Weft supports Mamba layers only with \"silu\"");
   }
 }
 
@@ -127,10 +127,10 @@ void read_experts(const ConfigReader& config, ExpertsSpec& e) {
   e.router.keep_groups = config.integer_or("topk_group", 1);
   e.router.group_best = 2;
   if (config.integer_or("n_shared_experts", 1) != 1) {
-    config.refuse("n_shared_experts", "experts have one shared expert here");
+    config.refuse("n_shared_experts", "Weft supports exactly one shared expert here");
   }
   e.latent = config.integer_or("moe_latent_size", 0);
-  if (config.flag_or("mlp_bias", false)) config.refuse("mlp_bias", "experts have no biases here");
+  if (config.flag_or("mlp_bias", false)) config.refuse("mlp_bias", "Weft supports these experts only without biases");
 }
 
 ModelConfig read_nemotron_h(const ConfigReader& config) {
@@ -149,7 +149,7 @@ ModelConfig read_nemotron_h(const ConfigReader& config) {
   model.mlp.activation.kind = ActivationKind::squared_relu;
   model.mlp.bias = config.flag_or("mlp_bias", false);
   if (config.text_or("mlp_hidden_act", "relu2") != "relu2") {
-    config.refuse("mlp_hidden_act", "MLPs of this family are done with \"relu2\" only");
+    config.refuse("mlp_hidden_act", "Weft supports MLPs of this family only with \"relu2\"");
   }
   if (config.number_or("hidden_dropout", 0) != 0) {
     config.refuse("hidden_dropout", "Weft trains without dropout; set it to 0");
@@ -218,7 +218,7 @@ void write_nemotron_h(const ModelConfig& config, Json& json) {
 HuggingFaceFamily nemotron_h_family() {
   return {.name = "nemotron_h",
           .architecture = "NemotronHForCausalLM",
-          .layers = "M, *, - and E, one a layer",
+          .layers = "M, *, - and E, one per layer",
           .config = read_nemotron_h,
           .write = write_nemotron_h,
           .layer_prefix = "backbone.layers.{L}.",

@@ -56,7 +56,7 @@ constexpr std::array<NameRule, 22> names = {{
     {Symbol::experts, "mlp.shared_expert_gate.weight", Role::shared_expert_gate},
 }};
 
-// One depth: attention, with experts as the main layers have them. Hugging Face leaves these tensors aside.
+// One depth: attention, with experts as the main layers have them. Hugging Face ignores these tensors.
 constexpr std::array<NameRule, 4> mtp_names = {{
     {{}, "mtp.pre_fc_norm_embedding.weight", Role::mtp_embedding_norm},
     {{}, "mtp.pre_fc_norm_hidden.weight", Role::mtp_hidden_norm},
@@ -71,7 +71,8 @@ std::string read_mtp_part(const ConfigReader& config) {
 std::int64_t read_mtp_depths(const ConfigReader& config) {
   const std::int64_t depths = config.integer_or("num_nextn_predict_layers", 1, 0);
   if (depths > 1)
-    config.refuse("num_nextn_predict_layers", "the depths would share one projection, which is not done; at most 1");
+    config.refuse("num_nextn_predict_layers",
+                  "the depths would share one projection, which Weft does not support; at most 1");
   return depths;
 }
 
@@ -92,7 +93,7 @@ std::string read_pattern(const ConfigReader& config) {
       const std::string& kind = kinds[static_cast<std::size_t>(layer)];
       attends = kind == "full_attention";
       if (!attends && kind != "linear_attention") {
-        config.refuse("layer_types", fmt::format("\"{}\" is not done", kind));
+        config.refuse("layer_types", fmt::format("Weft does not support \"{}\"", kind));
       }
     }
     const bool sparse = any && (layer + 1) % step == 0 && std::find(dense.begin(), dense.end(), layer) == dense.end();
@@ -107,7 +108,7 @@ ModelConfig read_qwen3_next(const ConfigReader& config) {
   model.pattern = read_pattern(config);
   model.attention = read_attention(config, 10'000, 0.25);
   model.attention.qk_norm = model.attention.output_gate = true;
-  if (model.attention.qkv_bias) config.refuse("attention_bias", "gated attention has no biases here");
+  if (model.attention.qkv_bias) config.refuse("attention_bias", "Weft supports gated attention only without biases");
   DeltaNetSpec& d = model.delta_net;
   d.heads = config.integer_or("linear_num_value_heads", 32);
   d.key_heads = config.integer_or("linear_num_key_heads", 16);

@@ -66,7 +66,7 @@ void read_scaling(const ConfigReader& config, const ConfigReader& rope, RopeSpec
   } else if (type == "yarn") {
     read_yarn(config, rope, spec);
   } else if (type != "default") {
-    rope.refuse(rope.has("rope_type") ? "rope_type" : "type", "Weft does default, linear, llama3 and yarn");
+    rope.refuse(rope.has("rope_type") ? "rope_type" : "type", "Weft supports default, linear, llama3 and yarn");
   }
 }
 

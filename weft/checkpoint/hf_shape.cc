@@ -15,8 +15,8 @@
 namespace weft {
 namespace {
 
-// The same model has the same config after these: what its layers do not use has its default, and what may be said in two
-// ways is said in one.
+// The same model has the same config after these: what its layers do not use gets its default, and what can be written in
+// two ways is written in one.
 
 void normalise(RopeSpec& rope) {
   RopeSpec plain;

@@ -24,7 +24,7 @@ void add_depths(const HuggingFaceFamily& family, const ConfigReader& reader, Mod
   const std::int64_t depths = family.mtp->depths(reader);
   const std::string part = depths > 0 ? family.mtp->part(reader) : "";
   if (part.find('E') != std::string::npos && config.experts.experts == 0)
-    throw UserError("{}: MTP has experts and the model has not, which is not done", reader.where());
+    throw UserError("{}: MTP has experts and the model has none, which Weft does not support", reader.where());
   for (std::int64_t depth = 0; depth < depths; ++depth) config.pattern += fmt::format("/{}", part);
 }
 
@@ -96,7 +96,7 @@ DiskTensor& embedding_of(const HuggingFaceFamily& family, std::vector<DiskTensor
   return *at;
 }
 
-// What is there of what may be one way or the other.
+// Which of the possible forms the files have.
 HuggingFaceForm form_on_disk(const Described& described, const NameThere& there) {
   HuggingFaceForm form;
   form.experts = experts_on_disk(described, there);

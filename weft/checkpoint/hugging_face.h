@@ -28,11 +28,11 @@ enum class ExpertsForm : std::uint8_t {
 };
 std::string_view name_of(ExpertsForm form);
 
-// What the same model may have one way or the other on disk.
+// How the same model may differ on disk.
 struct HuggingFaceForm {
   ExpertsForm experts = ExpertsForm::none;
   std::vector<std::string> copies;  // tensors that repeat another one
-  bool tied_as_head = false;        // the one matrix of a tied model stands under the head's name
+  bool tied_as_head = false;        // the one matrix of a tied model is stored under the head's name
 };
 
 struct HuggingFaceModel {
@@ -49,7 +49,7 @@ bool has_safetensors(const std::filesystem::path& dir);
 HuggingFaceModel read_hugging_face_config(const std::filesystem::path& dir);
 // From config.json and the names on disk.
 HuggingFaceModel read_hugging_face(const std::filesystem::path& dir);
-// From what a checkpoint says of a model that was one; types of tensors are not known. UserError for a family that Weft
+// From what a checkpoint records of a model that was one; types of tensors are not known. UserError for a family that Weft
 // does not know.
 HuggingFaceModel hugging_face_model(const std::string& family, const ModelConfig& config, const HuggingFaceForm& form);
 // The same model with its experts in another form. UserError where the family does not have it.

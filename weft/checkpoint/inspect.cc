@@ -102,7 +102,7 @@ bool is_checkpoint(const fs::path& folder) {
   return is_there(folder / manifest_name) || is_megatron(folder) || has_hugging_face_files(folder);
 }
 
-// A folder whose reader has more to say about what is wrong with it: a legacy form, a save that was not finished.
+// A folder whose reader tells better what is wrong with it: a legacy form, a save that was not finished.
 bool looks_like_megatron(const fs::path& folder) {
   std::error_code error;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
@@ -143,7 +143,7 @@ SavedIteration look_at(const fs::path& folder, std::int64_t iteration) {
     const OpenedCheckpoint opened = open_checkpoint(folder);
     saved.complete = true;
     if (opened.iteration && *opened.iteration != iteration)
-      saved.problem = fmt::format("it says that it is of iteration {}", *opened.iteration);
+      saved.problem = fmt::format("it records iteration {}", *opened.iteration);
   } catch (const UserError& error) {
     saved.problem = error.what();
     if (const std::string where = folder.string() + ": "; saved.problem.starts_with(where))
@@ -179,7 +179,7 @@ std::string_view id_of(FolderForm form) {
 }
 
 OpenedCheckpoint open_checkpoint(const fs::path& path) {
-  if (path.extension() == ".pt" && is_there(path)) find_megatron_folder(path);  // which says what to do
+  if (path.extension() == ".pt" && is_there(path)) find_megatron_folder(path);  // throws, with what to do
   require_readable_folder(path, "name the folder of a checkpoint, or one that --save wrote to");
   OpenedCheckpoint opened;
   opened.folder = path.lexically_normal();
@@ -197,7 +197,7 @@ OpenedCheckpoint open_checkpoint(const fs::path& path) {
     open_hugging_face(opened);
   } else if (holds_iterations(opened.folder)) {
     throw UserError(
-        "{}: no latest_checkpointed_iteration.txt says which of its checkpoints is meant; name a folder "
+        "{}: no latest_checkpointed_iteration.txt tells which of its checkpoints is meant; name a folder "
         "iter_...",
         opened.folder.string());
   } else if (is_megatron(opened.folder) || looks_like_megatron(opened.folder) || !is_there(opened.folder)) {

@@ -24,7 +24,7 @@ enum class FolderForm : std::uint8_t { weft, hugging_face, megatron };
 std::string_view name_of(FolderForm form);  // "Weft checkpoint"
 std::string_view id_of(FolderForm form);    // "weft", "hf", "megatron"
 
-// A checkpoint, open, and what it says of itself. What it does not say is absent.
+// An open checkpoint, and what it records about itself. What is not recorded is absent.
 struct OpenedCheckpoint {
   FolderForm form = FolderForm::weft;
   std::filesystem::path folder;

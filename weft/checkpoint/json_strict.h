@@ -1,4 +1,4 @@
-// JSON as formats for machines want it: duplicate keys are an error, and objects of a hundred thousand keys are quick.
+// Strict JSON, for files that programs write: duplicate keys are an error, and objects of a hundred thousand keys are quick.
 #pragma once
 
 #include <string>

@@ -198,7 +198,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
     const std::optional<std::uint64_t> checksum = parse_checksum(text_in(json, "checksum"));
     json.erase("checksum");
     if (!checksum || *checksum != checksum_of(json.dump()))
-      throw UserError("its checksum does not fit what it says: the file is damaged");
+      throw UserError("its checksum does not fit its contents: the file is damaged");
     Manifest manifest;
     manifest.iteration = whole_number(json.at("iteration"), "iteration");
     manifest.run = json.at("run").dump();

@@ -46,10 +46,10 @@ struct ManifestSideFile {
 
 struct Manifest {
   std::int64_t iteration = 0;
-  // What the run says of itself: its position in the data, the optimizer's step, its flags. An object; an empty one of a
+  // How far the run is: its position in the data, the optimizer's step, its flags. An object; an empty one of a
   // model without a run.
   std::string run = "{}";                     // JSON
-  std::string model = "{}";                   // JSON of a ModelDescription; an empty object: it does not say
+  std::string model = "{}";                   // JSON of a ModelDescription; an empty object: not recorded
   std::map<std::string, std::int64_t> files;  // with tensors: bytes, by name
   std::map<std::string, ManifestSideFile> side_files;
   ManifestTensors tensors;

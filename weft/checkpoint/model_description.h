@@ -1,4 +1,4 @@
-// What a model is, beside its values: what a checkpoint says of itself, so that nothing else is needed to load it, to
+// What a model is, apart from its values: what a checkpoint records about itself, so that nothing else is needed to load it, to
 // train it further or to write it in another format.
 #pragma once
 
@@ -30,7 +30,7 @@ struct ModelDescription {
   std::optional<HuggingFaceOrigin> hugging_face = {};
 };
 
-// What the run that saved a model says of itself.
+// How far the run that saved a model was.
 struct SavedRun {
   RunPosition position;
   std::int64_t ranks = 1;        // that wrote it

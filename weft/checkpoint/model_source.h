@@ -56,12 +56,12 @@ std::unique_ptr<ModelSource> open_weft(const std::filesystem::path& dir);
 // One of them, whichever it is.
 std::unique_ptr<ModelSource> open_model(const std::filesystem::path& dir);
 
-// Whether the folder holds weights, and not a config.json alone, which says what a model is and begins with random ones.
+// Whether the folder holds weights, and not a config.json alone, which describes a model that begins with random ones.
 bool has_weights(const std::filesystem::path& dir);
 // What the model in a folder is, with or without weights.
 ModelConfig read_model_config(const std::filesystem::path& dir);
 
-// The first tensor with weights that hold a number that is none or infinite; reads all of them up to it.
+// The first tensor with a weight that is NaN or infinite; reads all tensors up to it.
 std::optional<std::string> first_not_finite(const ModelSource& source);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// Names on disk as tables: a rule says under which name which parameters of a layer stand, and how they lie there.
+// Names on disk as tables: a rule gives the name under which parameters of a layer are stored, and their layout there.
 // Families of Hugging Face (hf_*.cc) and Weft's own checkpoints (canonical_names.cc) are tables of such rules.
 #pragma once
 
@@ -36,7 +36,7 @@ struct NameRule {
   std::span<const Role> rest = {};  // further parameters of the same layer in the same tensor
   Stacking stacking = Stacking::none;
   Turns turns = Turns::whole;
-  bool depthwise = false;  // [channels, taps] stands there as [channels, 1, taps]
+  bool depthwise = false;  // [channels, taps] is stored as [channels, 1, taps]
 };
 using NameTable = std::span<const NameRule>;
 
@@ -44,8 +44,8 @@ using NameTable = std::span<const NameRule>;
 using Marks = std::span<const std::pair<std::string_view, std::int64_t>>;
 std::string with_numbers(std::string_view name, Marks marks);
 
-// Each appends in the order of the rules. A rule whose parameters the model has not makes no tensor; of several
-// parameters in one tensor those are left out that it has not.
+// Each appends in the order of the rules. A rule whose parameters the model lacks makes no tensor; of several
+// parameters in one tensor, those that it lacks are left out.
 
 void append_model(const ModelConfig& config, std::span<const NameTable> tables, std::vector<DiskTensor>& tensors);
 // depth 0: of the main part.

@@ -59,7 +59,7 @@ void require_free_space(const std::string& flag, const std::filesystem::path& fo
   std::error_code error;
   if (!std::filesystem::exists(there, error)) there = there.has_parent_path() ? there.parent_path() : ".";
   const std::filesystem::space_info space = std::filesystem::space(there, error);
-  if (error || space.available >= static_cast<std::uintmax_t>(bytes)) return;  // not every file system says
+  if (error || space.available >= static_cast<std::uintmax_t>(bytes)) return;  // not every file system tells
   throw UserError("{} {}: it takes {}, and {} are free there; free space, or name a folder on another disk", flag,
                   folder.string(), human_bytes(static_cast<double>(bytes)),
                   human_bytes(static_cast<double>(space.available)));

@@ -19,8 +19,8 @@ void require_new_folder(const std::string& flag, const std::filesystem::path& fo
 // UserError "FLAG FOLDER: ..." where the disk that it is on, or is to be made on, has less free space.
 void require_free_space(const std::string& flag, const std::filesystem::path& folder, std::int64_t bytes);
 
-// A folder that has its name only once `commit` has returned. Until then it stands beside, under another name, and goes
-// away with this object. One that is whole and cannot get its name stays where it is.
+// A folder that has its name only once `commit` has returned. Until then it is next to it, under another name, and is
+// removed with this object. One that is whole and cannot get its name stays where it is.
 class NewFolder {
  public:
   explicit NewFolder(const std::filesystem::path& folder);
@@ -45,7 +45,7 @@ void write_side_files(const std::filesystem::path& folder, const SideFiles& file
 
 struct ShardOptions {
   std::int64_t max_bytes = 50'000'000'000;              // of a shard; a larger tensor has one of its own
-  std::function<void(std::size_t bytes)> written = {};  // more of tensors' bytes have gone out
+  std::function<void(std::size_t bytes)> written = {};  // told of bytes of tensors as they are written
   bool discard = false;                                 // fill all, write nothing: see fill_without_writing
 };
 // Consecutive tensors, each list of at most `max_bytes` or of one tensor.

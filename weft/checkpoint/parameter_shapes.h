@@ -1,4 +1,4 @@
-// The logical shapes of a model's parameters, as its config says them: what a tensor on disk is compared with.
+// The logical shapes of a model's parameters, as its config gives them: what a tensor on disk is compared with.
 #pragma once
 
 #include <optional>

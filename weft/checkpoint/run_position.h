@@ -1,4 +1,4 @@
-// How far a run has come: what its checkpoints say beside tensors.
+// How far a run has come: what its checkpoints record besides tensors.
 #pragma once
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 //
 //   u64 N, little-endian | N bytes of JSON | data       the tensors tile the data: no hole, no overlap, nothing after
 //
-// Everything a file can be wrong in is a UserError that names the file and, where there is one, the tensor.
+// Whatever is wrong with a file is a UserError that names the file and, where there is one, the tensor.
 #pragma once
 
 #include <cstddef>
@@ -49,7 +49,7 @@ void read_as(const TensorEntry& entry, DType target, void* out);
 // Elements [first, first + count) of it.
 void read_range(const TensorEntry& entry, std::int64_t first, std::int64_t count, DType target, void* out);
 
-// What a header says, before it is compared with the data.
+// What a header describes, before it is compared with the data.
 struct SafetensorsHeader {
   struct Tensor {
     std::string name;

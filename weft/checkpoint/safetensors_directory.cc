@@ -34,13 +34,13 @@ void check_shard(const SafetensorsFile& file, const std::string& path, const std
                  const std::string& index) {
   for (const std::string& name : listed) {
     if (file.find(name) == nullptr) {
-      throw UserError("{}: tensor '{}' should be in this file, says {}, but is not", path, name, index);
+      throw UserError("{}: tensor '{}' is not in this file, in which {} lists it", path, name, index);
     }
   }
   if (file.entries().size() == listed.size()) return;
   for (const TensorEntry& entry : file.entries()) {
     if (!std::binary_search(listed.begin(), listed.end(), entry.name)) {
-      throw UserError("{}: tensor '{}' is in this file, but {} does not say so", path, entry.name, index);
+      throw UserError("{}: tensor '{}' is in this file, but {} does not list it there", path, entry.name, index);
     }
   }
 }

@@ -35,13 +35,14 @@ std::size_t bytes_of(const TensorToWrite& tensor);
 
 struct WriteTarget {
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
-  std::function<void(std::size_t)> written = {};  // told how many bytes of tensors have gone out since the last time
+  std::function<void(std::size_t)> written =
+      {};  // told how many bytes of tensors have been written since the last call
   const FileSystem* files = &machine_files();
 };
 // RunError when the file system fails.
 void write_safetensors(const std::filesystem::path& file, std::vector<TensorToWrite> tensors,
                        const WriteTarget& target = {});
-// Fills the same tensors in the same order and writes nothing: what ranks do beside the one that writes.
+// Fills the same tensors in the same order and writes nothing: what the ranks do that do not write.
 void fill_without_writing(std::vector<TensorToWrite> tensors);
 
 }  // namespace weft

@@ -14,7 +14,7 @@
 
 namespace weft {
 
-// In the order in which the reference writer sorts tensors, last first: the wider types lie in front, so that every
+// In the order in which the reference writer sorts tensors, last first: the wider types come first, so that every
 // tensor is aligned to its own elements.
 enum class StoredType : std::uint8_t {
   boolean,

@@ -64,7 +64,7 @@ StoredWeights::StoredWeights(const SafetensorsDirectory& files, const std::vecto
     if (tensor.copy) continue;
     for (const DiskPart& part : tensor.parts) {
       Place& place = places_[part.identity];
-      WEFT_CHECK(place.parts.empty() || place.entry == entry, "{} stands in two tensors", to_text(part.identity));
+      WEFT_CHECK(place.parts.empty() || place.entry == entry, "{} is stored in two tensors", to_text(part.identity));
       place.entry = entry;
       place.parts.push_back(&part);
     }
@@ -88,7 +88,8 @@ void StoredWeights::check_copies(const SafetensorsDirectory& files, const std::v
       if (!tied)
         throw UserError("{}: '{}' must be a copy of '{}', but they differ", copy.file, copy.name, original.name);
       throw UserError(
-          "{}: config.json says tie_word_embeddings, but '{}' and '{}' differ; if the model is not tied, say false "
+          "{}: config.json has tie_word_embeddings, but '{}' and '{}' differ; if the model is not tied, set it to "
+          "false "
           "there",
           copy.file, copy.name, original.name);
     }

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 warnings.filterwarnings("ignore")
-# What Megatron lets a checkpoint name beside PyTorch's own.
+# What Megatron lets a checkpoint name besides PyTorch's own.
 torch.serialization.add_safe_globals([argparse.Namespace])
 try:  # rng_state of golden checkpoints has numpy's
     import numpy
@@ -45,7 +45,7 @@ def digest(tensor):
 
 
 def state_of(state):
-    # What JSON has not, a dtype, as its name.
+    # A dtype, which JSON lacks, as its name.
     return json.loads(json.dumps({"iteration": state["iteration"], "args": vars(state["args"])}, default=str))
 
 

@@ -166,7 +166,7 @@ TEST(TorchDistWriter, what_cannot_be_read_is_not_written) {
   TorchDistWriter writer(folder.path());
   const auto nothing = [](std::byte*) {};
   EXPECT_EQ(message_of<UserError>([&] { writer.write(whole_sharded_tensor("f4", StoredType::f4, {2}, nothing)); }),
-            "tensor 'f4' has type F4, which PyTorch has not; it cannot be in a torch_dist checkpoint");
+            "tensor 'f4' has type F4, which PyTorch lacks; it cannot be in a torch_dist checkpoint");
   ShardedTensorToWrite hole{"hole", StoredType::u8, {4}, {}};
   hole.chunks.push_back({{{0}, {2}}, nothing});
   EXPECT_THROW(writer.write(hole), BugError);

@@ -58,7 +58,7 @@ struct Tensor {
 struct Checkpoint {
   std::vector<Tensor> tensors;
   std::vector<std::pair<std::string, std::string>> objects;  // name, item
-  // What .metadata says; changed to damage it.
+  // The contents of .metadata; changed to damage it.
   std::vector<std::pair<std::string, std::string>> state_dict, storage;
   std::string data;  // of __0_0.distcp
 

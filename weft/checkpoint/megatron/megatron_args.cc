@@ -155,7 +155,7 @@ class ModelArgs {
     arg("mscale") = log > 0 ? rounded((rope.magnitude * all - 1) / log) : 1.0;
   }
 
-  // Without what roots and logarithms have left behind the twelfth digit.
+  // Rounded to twelve digits: roots and logarithms leave noise in the later ones.
   static double rounded(double value) { return std::round(value * 1e12) / 1e12; }
 
   void add_latent_attention() {

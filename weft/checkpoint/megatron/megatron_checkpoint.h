@@ -86,7 +86,7 @@ class MegatronCheckpoint : public CheckpointReader {
   MasterWeights masters_;
   ModelConfig config_;
   std::array<Keys, states> keys_;       // by key, without prefixes
-  std::vector<std::string> strangers_;  // tensors that no state of a model's
+  std::vector<std::string> strangers_;  // tensors that are no state of the model
   std::deque<DiskTensor> tensors_;      // as they are on disk
   std::array<Places, states> places_;
   std::set<const ShardedTensor*> used_;

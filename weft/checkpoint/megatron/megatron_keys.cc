@@ -69,7 +69,7 @@ std::vector<DiskTensor> stacked(const std::vector<DiskTensor>& tensors, const Mo
     if (is_new) result.push_back({std::string(layer_prefix) + key->rest, shape, {}, tensor.type, false});
     DiskTensor& stack = result[place->second];
     if (stack.shape != shape)
-      fail_to_stack(config, fmt::format("'{}' has not the same shape in all of them", key->rest));
+      fail_to_stack(config, fmt::format("'{}' does not have the same shape in all of them", key->rest));
     for (const DiskPart& part : tensor.parts) stack.parts.push_back(with_axis(part, key->layer));
     ++members[key->rest];
   }

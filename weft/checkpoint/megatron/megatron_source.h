@@ -13,7 +13,7 @@ namespace weft {
 std::unique_ptr<ModelSource> open_megatron(const CheckpointPlace& place, const ModelConfig& config,
                                            const std::string& arguments,
                                            MasterWeights masters = MasterWeights::where_wider);
-// Of a checkpoint that Weft wrote (write_megatron), which says exactly what its model is, and keeps the small files of the
+// Of a checkpoint that Weft wrote (write_megatron), which records exactly what its model is, and keeps the small files of the
 // Hugging Face folder that it came from; null: Megatron wrote it.
 std::unique_ptr<ModelSource> open_megatron_of_weft(const CheckpointPlace& place,
                                                    MasterWeights masters = MasterWeights::where_wider);

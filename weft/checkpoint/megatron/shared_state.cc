@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-// Flags that mean the same in Megatron and that no part of the model says.
+// Flags that mean the same in Megatron and that are no part of the model.
 constexpr const char* run_args[] = {"lr",
                                     "min_lr",
                                     "lr_decay_style",

@@ -21,7 +21,7 @@ class ByteCursor {
   std::size_t position() const { return position_; }
   std::size_t left() const { return bytes_.size() - position_; }
 
-  // `what` says in messages what was to be read.
+  // `what` names in messages what was to be read.
   void go_to(std::uint64_t position, std::string_view what) {
     if (position > bytes_.size()) {
       throw UserError("{}: {} would begin at byte {}, and there are {}", where_, what, position, bytes_.size());

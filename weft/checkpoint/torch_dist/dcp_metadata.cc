@@ -22,7 +22,7 @@ constexpr std::size_t max_name = 1024, max_file_name = 255;
 constexpr std::size_t least_bytes = 16;
 constexpr std::size_t max_fields = 64;  // of an object: there are five at most; a longer list is not searched
 
-// What storage_data says of one item. Objects have no offsets.
+// What storage_data has for one item. Objects have no offsets.
 struct Item {
   std::string_view name;
   int dims = -1;  // -1: no offsets
@@ -86,7 +86,7 @@ class MetadataReader {
   }
 
   std::size_t file_number(const PickleValue& path, const std::string& where) {
-    // Files lie in the checkpoint's folder: a path elsewhere would read what nobody asked for.
+    // Files lie in the checkpoint's folder: a path elsewhere would read files that are not of the checkpoint.
     const std::string_view text = path.is(PickleKind::text) ? path.text() : "";
     if (text.empty() || text.size() > max_file_name || text.find('/') != std::string_view::npos || text == "." ||
         text == ".." || text.find('\0') != std::string_view::npos) {

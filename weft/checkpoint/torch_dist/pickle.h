@@ -1,5 +1,5 @@
 // Pickles as plain data. Nothing is imported, made or run: a class or function is its name, and an object is the name it
-// was to be made with, the arguments and the state, which nobody applies.
+// was to be made with, the arguments and the state, which are not applied.
 //
 // Values refer to the pickle and to its bytes, and must not outlive either. Values may be shared and may contain
 // themselves, as in Python: who walks them has to bound depth and steps (to_json does).

@@ -5,7 +5,7 @@
 //   common.pt            the state that all ranks share; in newer checkpoints the object common_state/shard_0_1 instead
 //   metadata.json        written last
 //
-// Files are mapped, and only what is asked for is read. Everything that can be wrong is a UserError that names the file
+// Files are mapped, and only what is asked for is read. Whatever is wrong is a UserError that names the file
 // and, where there is one, the tensor. Several threads may read.
 #pragma once
 
@@ -36,7 +36,7 @@ enum class ChunkChecks {
 
 class TorchDistCheckpoint {
  public:
-  // The folder iter_0000007, or the one above, whose latest_checkpointed_iteration.txt says which.
+  // The folder iter_0000007, or the one above, whose latest_checkpointed_iteration.txt names it.
   explicit TorchDistCheckpoint(const std::filesystem::path& path, ChunkChecks checks = ChunkChecks::checksums);
 
   const std::filesystem::path& folder() const { return folder_; }

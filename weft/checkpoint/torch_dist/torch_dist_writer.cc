@@ -50,7 +50,7 @@ void TorchDistWriter::put(std::span<const std::byte> bytes) {
 void TorchDistWriter::write(const ShardedTensorToWrite& tensor) {
   claim(tensor.name);
   if (!torch_names_of(tensor.type)) {
-    throw UserError("tensor {} has type {}, which PyTorch has not; it cannot be in a torch_dist checkpoint",
+    throw UserError("tensor {} has type {}, which PyTorch lacks; it cannot be in a torch_dist checkpoint",
                     shown(tensor.name), name_of(tensor.type));
   }
   std::vector<const Box*> boxes;

@@ -39,7 +39,7 @@ ShardedTensorToWrite whole_sharded_tensor(std::string name, StoredType type, con
 
 struct TorchDistWriterOptions {
   std::uint64_t max_file_bytes = 5'000'000'000;         // of a storage file; a larger chunk has one of its own
-  std::function<void(std::size_t bytes)> written = {};  // more of tensors' bytes have gone out
+  std::function<void(std::size_t bytes)> written = {};  // told of bytes of tensors as they are written
 };
 
 // RunError when the file system fails; the folder is then not complete.

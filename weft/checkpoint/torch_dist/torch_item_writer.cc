@@ -19,7 +19,7 @@ void write_extents(PickleWriter& out, const std::vector<std::int64_t>& extents) 
   out.end_tuple(extents.size());
 }
 
-// torch._utils._rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks), or _v3 with the dtype behind.
+// torch._utils._rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks), or _v3 with the dtype at the end.
 std::string tensor_pickle(const TorchTypeNames& names, const Shape& shape, std::uint64_t bytes) {
   const bool typed = !names.storage.empty();
   std::vector<std::int64_t> extents, strides;
@@ -55,7 +55,7 @@ std::string tensor_pickle(const TorchTypeNames& names, const Shape& shape, std::
   return out.finish();
 }
 
-// The entries that stand before and after the storages.
+// The entries before and after the storages.
 void begin_item(ZipWriter& zip, const std::string& root, const std::string& pickle) {
   zip.add(root + "/data.pkl", pickle);
   zip.add(root + "/.format_version", "1");

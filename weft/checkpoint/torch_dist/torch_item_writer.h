@@ -14,7 +14,7 @@
 namespace weft {
 
 // A contiguous tensor on the CPU; `elements` are its bytes, row-major. Returns how many bytes were put. BugError for a type
-// that PyTorch has not.
+// that PyTorch lacks.
 std::uint64_t put_saved_tensor(const PutBytes& put, StoredType type, const Shape& shape,
                                std::span<const std::byte> elements);
 // `root`: the folder of the archive's entries. torch.save to a file takes its name, to a stream "archive".

@@ -224,7 +224,7 @@ class Unpickler {
         pop_to_mark();
         return true;
       case 0x95:
-        // A frame only says how much to read at once.
+        // A frame only tells how much to read at once.
         if (const auto frame = number<std::uint64_t>(); frame > in_.left()) {
           fail("a frame of {} bytes, and {} are left", frame, in_.left());
         }

@@ -25,7 +25,7 @@ T number_at(std::span<const std::byte> bytes, std::uint64_t position) {
   return value;
 }
 
-// What an entry of the central directory says, with the numbers of its zip64 extra field put in.
+// An entry of the central directory, with the numbers of its zip64 extra field put in.
 struct DirectoryEntry {
   std::uint16_t flags = 0, method = 0;
   std::uint32_t checksum = 0;

@@ -3,8 +3,8 @@
 //
 //   local header, name, padding, data | ... | central directory | zip64 end record, its locator | end record
 //
-// Only the central directory counts, found from the end: local headers have neither sizes nor checksums. Everything that
-// an archive can be wrong in is a UserError that begins with `where`.
+// Only the central directory counts, found from the end: local headers have neither sizes nor checksums. Whatever is
+// wrong with an archive is a UserError that begins with `where`.
 #pragma once
 
 #include <cstddef>

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint32_t local_header = 0x04034b50, descriptor = 0x08074b50, directory_entry = 0x02014b50,
                         end_record = 0x06054b50, zip64_end_record = 0x06064b50, zip64_locator = 0x07064b50;
-// A number that does not fit is this one, and stands in a zip64 field.
+// In place of a number that does not fit, which is then in a zip64 field.
 constexpr std::uint64_t in_zip64 = std::numeric_limits<std::uint32_t>::max();
 constexpr std::uint64_t most_entries = std::numeric_limits<std::uint16_t>::max();
 constexpr std::uint64_t alignment = 64;

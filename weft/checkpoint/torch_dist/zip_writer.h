@@ -1,5 +1,5 @@
 // Writes a zip archive as torch.save does (zip_archive.h): entries stored, the bytes of each at a multiple of 64 from the
-// archive's begin, zip64 where a number needs it. Nothing but the central directory is kept in memory.
+// beginning of the archive, zip64 where a number needs it. Nothing but the central directory is kept in memory.
 #pragma once
 
 #include <cstddef>

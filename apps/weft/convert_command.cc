@@ -53,7 +53,7 @@ void report(const ConvertOptions& options, const ConvertResult& result, bool jso
              human_bytes(static_cast<double>(result.bytes)), result.files, result.files == 1 ? "" : "s");
 }
 
-// The model is that of the checkpoint's args, unless Weft wrote the checkpoint and says more.
+// The model is that of the checkpoint's args, unless Weft wrote the checkpoint and recorded more.
 std::unique_ptr<ModelSource> open_megatron_in(const std::filesystem::path& folder, bool optimizer) {
   std::string untracked;
   const std::optional<CheckpointPlace> place = find_checkpoint(
@@ -132,7 +132,7 @@ int run_convert_command(std::span<const std::string> words) {
     fmt::print("{}", flags.help());
     return 0;
   }
-  if (!from || !to) throw UserError("weft convert: say both formats: --from hf --to weft, or --from weft --to hf");
+  if (!from || !to) throw UserError("weft convert: name both formats: --from hf --to weft, or --from weft --to hf");
   if (in.empty() || out.empty()) throw UserError("weft convert: name both folders: --in DIR --out DIR");
   if (experts && to == CheckpointFormat::weft)
     throw UserError("--experts {}: a Weft checkpoint has a tensor for each matrix of each expert; drop the flag",

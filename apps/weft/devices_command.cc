@@ -31,7 +31,7 @@ std::vector<std::string> operations_of(const Device& device) {
 
 int run_devices_command(std::span<const std::string> words) {
   bool json = false;
-  FlagTable flags("weft devices", "Says what this build and this machine can do.");
+  FlagTable flags("weft devices", "Lists what this build and this machine can do.");
   flags.add("--json", json, "Prints JSON.");
   flags.apply(flags.scan(words));
   if (flags.help_wanted()) {

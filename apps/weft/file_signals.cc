@@ -13,7 +13,7 @@ namespace {
 // All of this runs in a signal handler: it takes no memory and calls nothing but system calls and functions on strings.
 
 void say(const char* text) {
-  if (::write(STDERR_FILENO, text, std::strlen(text)) < 0) return;  // nobody listens
+  if (::write(STDERR_FILENO, text, std::strlen(text)) < 0) return;  // nobody is listening
 }
 
 // A line of /proc/self/maps: "7f1c04000000-7f1c04021000 r--s 00000000 fe:00 1234   /data/a file.bin". The path of the mapping
@@ -55,7 +55,7 @@ void end_with_message(int signal, siginfo_t* info, void*) {
       ::_exit(1);
     }
   }
-  std::signal(signal, SIG_DFL);  // the instruction runs again, and ends the process as if nobody had looked
+  std::signal(signal, SIG_DFL);  // the instruction runs again, and ends the process as if there were no handler
 }
 
 }  // namespace

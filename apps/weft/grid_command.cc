@@ -133,7 +133,8 @@ int run_grid_command(std::span<const std::string> args, std::FILE* out) {
     fmt::print(out, "{}{}", flags.help(), example);
     return 0;
   }
-  if (!flags.is_set("--shape")) throw UserError("--shape is missing: which axes has the grid? Try --shape tp=2,dp=4");
+  if (!flags.is_set("--shape"))
+    throw UserError("--shape is missing: which axes does the grid have? Try --shape tp=2,dp=4");
   const Grid grid(parse_axes(shape), flags.is_set("--expert") ? parse_axes(expert) : std::vector<Axis>{},
                   static_cast<int>(offset));
   if (flags.is_set("--world-size")) grid.require_fits(static_cast<int>(world));

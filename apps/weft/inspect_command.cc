@@ -1,4 +1,4 @@
-// `weft inspect`: what a checkpoint is, and in what two differ.
+// `weft inspect`: what a checkpoint holds, and where two differ.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -65,7 +65,7 @@ std::vector<std::pair<std::string, std::string>> layout_of(const Json& arguments
   return layout;
 }
 
-// The flags that say something else than this Weft's defaults.
+// The flags that differ from the defaults of this Weft.
 std::string flags_of(const Json& arguments) {
   TrainOptions options;
   FlagTable flags("weft train");
@@ -184,7 +184,7 @@ void print_iterations(const std::string& dir, const SavedIterations& saved) {
   if (saved.named && !found)
     fmt::print("  latest_checkpointed_iteration.txt names iteration {}, which is not there\n", *saved.named);
   if (!saved.named && saved.tracker_problem.empty())
-    fmt::print("  there is no latest_checkpointed_iteration.txt, so none is gone on from without --ckpt-step\n");
+    fmt::print("  there is no latest_checkpointed_iteration.txt, so a run needs --ckpt-step to go on from one\n");
 }
 
 Json json_of(const std::string& dir, const SavedIterations& saved) {
@@ -267,10 +267,9 @@ int run_inspect_command(std::span<const std::string> words) {
   std::string dir;
   std::vector<std::string> pair;
   InspectFlags inspect;
-  FlagTable flags(
-      "weft inspect",
-      "Says what a checkpoint is: of Weft, of Megatron (torch_dist), or a Hugging Face folder. Of a folder of "
-      "--save it lists the checkpoints. With --diff: in what two of them differ.");
+  FlagTable flags("weft inspect",
+                  "Describes a checkpoint: of Weft, of Megatron (torch_dist), or a Hugging Face folder. Of a folder of "
+                  "--save it lists the checkpoints. With --diff: where two of them differ.");
   flags.positional("DIR", dir, "The checkpoint, or the folder of --save.", false);
   flags.further_words_mean("one checkpoint is inspected at a time; two are compared with --diff A B");
   flags.add("--json", inspect.json, "Prints JSON.");

@@ -148,7 +148,7 @@ int inspect_diff(const std::string& first, const std::string& second, const Insp
   progress.reset();
   if (results.empty())
     throw UserError("--diff: there is nothing to compare{}",
-                    flags.only.empty() ? "" : fmt::format(": no tensor is named like --only {}", flags.only));
+                    flags.only.empty() ? "" : fmt::format(": no tensor matches --only {}", flags.only));
 
   std::map<TensorVerdict, std::int64_t> counts;
   for (const TensorComparison& t : results) ++counts[t.verdict];

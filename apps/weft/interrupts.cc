@@ -25,7 +25,7 @@ Interrupts::Interrupts() {
   WEFT_CHECK(arrived_ >= 0 && stop_ >= 0, "no descriptor for signals: {}", std::strerror(errno));
   try {
     thread_ = std::thread([this] { wait_for_one(); });
-  } catch (const std::system_error&) {  // no thread is left for it: then a signal ends the process as ever
+  } catch (const std::system_error&) {  // no thread is left for it: then a signal ends the process as usual
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
 }

@@ -7,7 +7,7 @@
 namespace weft {
 
 // While it lives, SIGINT and SIGTERM first remove the temporary files and folders of the process (temporary_path.h), and
-// then end it as they always do: a shell shows 130 or 143. A signal that the process ignores stays ignored. Made before
+// then end it as usual: a shell shows 130 or 143. A signal that the process ignores stays ignored. Made before
 // other threads start, so that they leave the signals to the thread that this starts.
 class Interrupts {
  public:

@@ -41,10 +41,9 @@ std::string choose_device(const TrainOptions& options, std::string& why) {
   if (options.execution.device != "auto") return options.execution.device;
   if (!options.execution.emulate_network.empty() || cuda_report().gpus.empty()) return "cpu";
   if (options.dtype == DType::f64) {
-    why = "there is a GPU, which does not compute in f64: training on the CPU";
+    why = "the GPU does not compute in f64: training on the CPU";
   } else if (const std::vector<std::string> missing = lacking(*make_cuda_device(), options); !missing.empty()) {
-    why = fmt::format("there is a GPU, which does not have what this model needs ({}): training on the CPU",
-                      join(missing, ", "));
+    why = fmt::format("the GPU lacks what this model needs ({}): training on the CPU", join(missing, ", "));
   } else {
     return "cuda";
   }

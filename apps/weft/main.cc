@@ -27,7 +27,7 @@ constexpr const char* usage =
     "  verify     run a layout and the serial single-rank oracle side by side, compare every number\n"
     "  probe      load a model, run forward and backward on given tokens, write logits and gradients\n"
     "  convert    a model in another format: Hugging Face, Weft, Megatron\n"
-    "  inspect    what a checkpoint is; in what two of them differ\n"
+    "  inspect    what a checkpoint holds; where two of them differ\n"
     "  tokenize   text to token files\n"
     "  pattern    explain a layer pattern\n"
     "  grid       explain a grid of ranks\n"
@@ -60,7 +60,7 @@ void flush_output() {
   const bool lost_before = std::ferror(stdout) != 0;
   if (std::fflush(stdout) != 0 || lost_before)
     throw weft::RunError("not all of the output could be written ({}): look where it goes",
-                         lost_before ? "some of it earlier" : std::strerror(errno));
+                         lost_before ? "some of it failed earlier" : std::strerror(errno));
 }
 
 }  // namespace

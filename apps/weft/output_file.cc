@@ -31,7 +31,7 @@ void note_missing_outputs(const FlagTable& flags, const std::string& why, const 
   std::vector<std::string> missing;
   for (const char* output : outputs)
     if (flags.flag(output).origin.source == FlagOrigin::Source::command_line) missing.emplace_back(output);
-  if (!missing.empty()) fmt::print(stderr, "note: {}, so nothing comes of {}\n", why, join(missing, ", "));
+  if (!missing.empty()) fmt::print(stderr, "note: {}; ignored: {}\n", why, join(missing, ", "));
 }
 
 }  // namespace weft

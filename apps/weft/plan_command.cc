@@ -48,7 +48,7 @@ ParameterCount parameters_of(const PlannedStep& planned, const TrainOptions& opt
                           options.layout.expert_model_parallel_size);
 }
 
-// Options of a command that plans: all of train's, and these. False: nothing is left to do here.
+// Options of a command that plans: all of train's, and these. False: there is nothing else to do here.
 struct Output {
   bool json = false;
   std::string html;
@@ -66,21 +66,22 @@ bool parse(const char* program, const char* summary, std::span<const std::string
   flags.section("The machines that times are estimated for");
   Cluster& cluster = output.cluster;
   std::int64_t ranks_per_machine = 0;
-  flags.add("--estimate-flops", cluster.flops, "X", "FLOPs a second, of a rank.").above(0);
-  flags.add("--estimate-memory-bandwidth", cluster.bytes, "X", "Bytes a second, of a rank.").above(0);
-  flags.add("--estimate-network-bandwidth", cluster.between.bandwidth, "X", "Bytes a second that a rank sends.")
+  flags.add("--estimate-flops", cluster.flops, "X", "FLOPs per second of a rank.").above(0);
+  flags.add("--estimate-memory-bandwidth", cluster.bytes, "X", "Bytes of memory traffic per second of a rank.")
       .above(0);
-  flags.add("--estimate-network-latency", cluster.between.latency, "X", "Seconds, of a transfer between ranks.")
+  flags.add("--estimate-network-bandwidth", cluster.between.bandwidth, "X", "Bytes per second that a rank sends.")
+      .above(0);
+  flags.add("--estimate-network-latency", cluster.between.latency, "X", "Seconds that a transfer takes between ranks.")
       .at_least(0);
   flags.add("--estimate-ranks-per-machine", ranks_per_machine, "N", "Ranks that share a machine. 0: all share one.")
       .at_least(0);
   flags
       .add("--estimate-machine-bandwidth", cluster.within.bandwidth, "X",
-           "Bytes a second that a rank sends to ranks of its machine. Unless given, as over the network.")
+           "Bytes per second that a rank sends to ranks of its machine. Unless given, as over the network.")
       .above(0);
   flags
       .add("--estimate-machine-latency", cluster.within.latency, "X",
-           "Seconds, of a transfer between ranks of one machine. Unless given, as over the network.")
+           "Seconds that a transfer takes between ranks of one machine. Unless given, as over the network.")
       .at_least(0);
   add_train_flags(flags, options);
   Launch launch;
@@ -95,7 +96,7 @@ bool parse(const char* program, const char* summary, std::span<const std::string
   cluster.ranks_per_machine = static_cast<int>(std::min<std::int64_t>(ranks_per_machine, options.layout.ranks));
   if (!flags.is_set("--estimate-machine-bandwidth")) cluster.within.bandwidth = cluster.between.bandwidth;
   if (!flags.is_set("--estimate-machine-latency")) cluster.within.latency = cluster.between.latency;
-  if (launch.rank != 0) return false;  // all processes of a launcher would say the same
+  if (launch.rank != 0) return false;  // all processes of a launcher would print the same
   require_folder_of("--html", output.html);
   require_folder_of("--trace", options.execution.trace);
   for (const auto& notes : {flags.notes(), weave_notes(options)})

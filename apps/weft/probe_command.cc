@@ -26,7 +26,8 @@ int run_probe_command(std::span<const std::string> words) {
   flags.add("--hf", model, "DIR", "A Hugging Face folder, or a Weft checkpoint.");
   flags.add("--tokens", tokens, "FILE", "Safetensors with input_ids and labels [batch, length], or trajectory.tokens.");
   flags.add("--out", out, "FILE", "Safetensors to write: logits, and grad.NAME for every weight.");
-  flags.choice("--dtype", dtype, {{"f32", DType::f32}, {"f64", DType::f64}, {"bf16", DType::bf16}}, "Computes in it.");
+  flags.choice("--dtype", dtype, {{"f32", DType::f32}, {"f64", DType::f64}, {"bf16", DType::bf16}},
+               "Data type to compute in.");
   flags.add("--trajectory", with_trajectory, "Trains on trajectory.tokens [steps, batch, length + 1] instead.");
   flags
       .add("--mtp-loss-scaling-factor", mtp_loss_factor, "X",

@@ -25,7 +25,7 @@ struct RankPlace {
   int cores = 0;  // of a launcher's rank: its share of the machine's; 0: all of this process's ranks share its cores
 };
 // Runs body on every rank that lives in this process, each with a device of its own, and returns the largest exit code.
-// Ranks on GPUs talk through NCCL where a launcher started them or --distributed-backend says so.
+// Ranks on GPUs use NCCL where a launcher started them or --distributed-backend asks for it.
 // sigterm: of a process of a launcher.
 int run_ranks(const TrainOptions& options, const Launch& launch, const std::string& device, Sigterm sigterm,
               const std::function<int(const RankPlace&)>& body);

@@ -102,7 +102,7 @@ void check(Request& request, const FlagTable& flags) {
   }
   request.json_lines = request.input.ends_with(".jsonl") || request.input.ends_with(".json");
   if (request.json_lines && flags.is_set("--documents")) {
-    throw UserError("--documents: of JSON lines each line is a document; drop the flag");
+    throw UserError("--documents: in JSON lines each line is a document; drop the flag");
   }
   if (request.key_lists.empty()) return;
   if (!request.json_lines) throw UserError("--json-keys: only JSON lines (FILE.jsonl) have keys; drop the flag");
@@ -208,7 +208,7 @@ class Job {
     }
   }
 
-  // A tokenizer's errors know only the document; `where` says which.
+  // A tokenizer's errors do not name the document; `where` does.
   void add_document(IndexedDatasetWriter& writer, std::string_view text, const std::string& where) {
     if (request_.append_eod && !request_.json_lines && request_.documents != DocumentsAre::whole) {
       text = text.substr(0, text.find_last_not_of("\r\n") + 1);
@@ -219,7 +219,7 @@ class Job {
     } catch (const UserError& error) {
       throw UserError("{}: {}", where, error.what());
     }
-    if (ids.empty()) return;  // a document without tokens says nothing
+    if (ids.empty()) return;  // a document without tokens is left out
     if (request_.append_eod) ids.push_back(tokenizer_->eod());
     writer.add_document(ids);
   }

@@ -21,7 +21,7 @@ int run_verify_command(std::span<const std::string> words) {
   FlagTable flags(
       "weft verify",
       "Runs a configuration of `weft train` for a few steps on its ranks and on the serial single-rank oracle, and "
-      "compares losses, gradient norms and weights after each step: in f64, on a GPU in f32, unless a flag says "
+      "compares losses, gradient norms and weights after each step: in f64, on a GPU in f32, unless a flag asks for "
       "otherwise.");
   flags.section("Verify");
   flags.add("--steps", steps, "N", "Steps to compare.").at_least(1);

@@ -1,4 +1,4 @@
-// What every command says of itself, and of words, numbers and files that it cannot take.
+// The help of every command, and its errors for words, numbers and files that it cannot take.
 #include <cstdlib>
 #include <fstream>
 
@@ -13,7 +13,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// Output that is lost is no success; a training goes on to its end all the same.
+// Output that is lost is a failure; training still goes on to its end.
 TEST(CommandLine, OutputThatCannotBeWrittenIsAFailure) {
   const TemporaryFolder folder;
   const std::string errors = folder.file("errors");

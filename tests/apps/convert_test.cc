@@ -89,7 +89,7 @@ TEST_F(Convert, MegatronsCheckpointsAreReadWithTheOptimizer) {
 }
 
 TEST_F(Convert, WrongRequests) {
-  expect_refused({"convert"}, {"say both formats: --from hf --to weft"});
+  expect_refused({"convert"}, {"name both formats: --from hf --to weft"});
   expect_refused({"convert", "--from", "hf", "--to", "weft"}, {"name both folders: --in DIR --out DIR"});
   expect_refused(convert("hf", golden("qwen3_moe"), "megatron", back_) + Words{"--experts", "fused"},
                  {"--experts fused: a Megatron checkpoint has the experts of a layer in one tensor"});
@@ -121,7 +121,7 @@ TEST_F(Convert, WrongRequests) {
 class Save : public Convert {
  protected:
   Save() {
-    std::string text;  // ids below 95, a document a paragraph
+    std::string text;  // ids below 95, one document per paragraph
     for (int document = 1; document < 30; ++document) {
       for (int i = 0; i < 40; ++i) text += fmt::format("{} ", (document * i * 7 + i * i) % 95);
       text += "\n\n";
@@ -289,7 +289,7 @@ TEST_F(Save, ExpertsOfAllRanks) {
 }
 
 TEST_F(Save, AFailureToDrawTheRunDoesNotCostTheModel) {
-  // A name that can stand, but not with what is put behind it while the file is written.
+  // A name that the file system takes, but not with the suffix that it has while the file is written.
   const std::string page = folder_.file(std::string(250, 't'));
   const Outcome outcome = run_weft(train(golden("llama")) + Words{"--save-hf", back_, "--timeline", page});
   EXPECT_EQ(outcome.code, 1);

@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Where things stand in an .idx file (docs/data.md).
+// Offsets in an .idx file (docs/data.md).
 constexpr std::size_t version_at = 9, type_at = 17, sequences_at = 18, boundaries_at = 26, lengths_at = 34;
 
 class DataFiles : public ::testing::Test {

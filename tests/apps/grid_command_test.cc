@@ -70,7 +70,7 @@ TEST(GridCommand, ExplainsItself) {
 }
 
 TEST(GridCommand, RefusesWrongRequests) {
-  EXPECT_EQ(message({}), "--shape is missing: which axes has the grid? Try --shape tp=2,dp=4");
+  EXPECT_EQ(message({}), "--shape is missing: which axes does the grid have? Try --shape tp=2,dp=4");
   EXPECT_EQ(
       message({"tp=2"}),
       "unexpected argument 'tp=2': the axes are given by --shape, the expert view by --expert, groups by --groups");

@@ -29,7 +29,7 @@ class InspectCommand : public testing::Test {
                  "--global-batch-size",
                  "4"};
   }
-  // A comparison prints its report whatever it finds; the code says what it was.
+  // A comparison prints its report whatever it finds; the exit code tells the result.
   static std::string diff(const Words& words, int code) {
     const Outcome outcome = run_weft(Words{"inspect"} + words);
     EXPECT_EQ(outcome.code, code) << outcome.out << outcome.err;
@@ -95,7 +95,7 @@ TEST_F(InspectCommand, WrongRequestsAreRefused) {
   expect_refused({"inspect", golden("llama"), "--only", "x"}, {"--only x: chooses what --tensors lists"});
   expect_refused({"inspect", folder_.file("none")}, {"none: not a folder"});
   expect_refused({"inspect", "--diff", golden("llama"), golden("llama"), "--only", "x"},
-                 {"there is nothing to compare: no tensor is named like --only x"});
+                 {"there is nothing to compare: no tensor matches --only x"});
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ TEST(Check, SaysParametersMemoryAndWork) {
   EXPECT_LT(report.at("active_parameters"), report.at("parameters"));
   EXPECT_EQ(report.at("tokens_per_step"), 2 * 16);
   EXPECT_GT(report.at("nodes").get<int>(), 0);
-  // At least the multiplications of forward and backward: 6 a weight of a matrix and token, with 2 of 4 experts.
+  // At least the multiplications of forward and backward: 6 per weight of a matrix and token, with 2 of 4 experts.
   const double active = 384 * 32 + 4 * 32 * 32 + 4 * 32 + 2 * 3 * 32 * 32;
   EXPECT_GE(report.at("flops_per_step").get<double>(), 6 * 32 * active);
   EXPECT_LE(report.at("flops_per_step").get<double>(), 1.5 * 6 * 32 * active);
@@ -112,19 +112,19 @@ TEST(Plan, WritesAPageIntoItsOutput) {
   EXPECT_THAT(log, HasSubstr(" nodes per rank; step "));
 }
 
-// `weft train`'s words may stand behind `weft plan`; what only a run writes is not dropped in silence.
+// `weft plan` takes the flags of `weft train`; those for what only a run writes are not dropped in silence.
 TEST(Plan, SaysWhichOutputsDoNotCome) {
   const TemporaryFolder folder;
   const Words outputs = {"--timeline", folder.file("t.html"), "--trace", folder.file("t.json"), "--digest"};
   const Outcome plan = run_weft(Words{"plan"} + tiny_model + outputs);
   EXPECT_EQ(plan.code, 0);
   EXPECT_EQ(plan.err,
-            "note: weft plan runs nothing (weft plan --html FILE draws its plan), so nothing comes of --timeline, "
+            "note: weft plan runs nothing (weft plan --html FILE draws its plan); ignored: --timeline, "
             "--digest\n");
   EXPECT_EQ(folder.entries(), 1u) << "the trace of the estimate";
   const Outcome check = run_weft(Words{"check"} + tiny_model + outputs);
   EXPECT_EQ(check.code, 0);
-  EXPECT_THAT(check.err, HasSubstr("so nothing comes of --timeline, --digest, --trace\n"));
+  EXPECT_THAT(check.err, HasSubstr("; ignored: --timeline, --digest, --trace\n"));
 }
 
 TEST(Sizes, MustDivide) {

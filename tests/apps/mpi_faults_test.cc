@@ -1,4 +1,4 @@
-// Faults under mpirun, as a user would meet them: the run ends soon, and says which rank stood where.
+// Faults under mpirun, as a user would meet them: the run ends soon, and reports what every rank was doing.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

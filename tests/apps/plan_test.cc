@@ -1,4 +1,4 @@
-// `weft plan` and `weft check`: what they say of a configuration.
+// `weft plan` and `weft check`: what they print about a configuration.
 #include <nlohmann/json.hpp>
 
 #include "tests/apps/weft_process.h"
@@ -11,7 +11,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
-// A page says whether it is of a plan or of a training, and of which.
+// The title of a page tells whether it is of a plan or of a run, and of which.
 TEST(Plan, PagesSayWhatTheyShow) {
   const TemporaryFolder folder;
   const std::string file = folder.file("step.html");

@@ -1,4 +1,4 @@
-// `weft probe`: golden results, and model folders and token files that are damaged or ask for what is not done.
+// `weft probe`: golden results, and model folders and token files that are damaged or ask for what Weft does not support.
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -187,7 +187,7 @@ TEST_F(Probe, TokensThatAreNoTokens) {
 TEST_F(Probe, DamagedWeights) {
   const std::string file = model_ + "/model.safetensors", good = read_file(file);
   expect_bad_weights(good.substr(0, good.size() - 100), {file + ": truncated: "});
-  // One name changed: a weight is missing, another is there that nobody asked for.
+  // One name changed: a weight is missing, and there is one too many.
   const std::string name = "model.layers.0.self_attn.q_proj.weight";
   std::string renamed = good;
   const std::size_t at = renamed.find(name);

@@ -28,7 +28,7 @@ std::string numbers_in(const std::string& metrics) {
   return text;
 }
 
-// What the log says of losses, iteration by iteration.
+// The losses in the log, iteration by iteration.
 std::string losses_in(const std::string& output) {
   std::string text;
   for (const std::string& line : split(output, '\n')) {

@@ -67,7 +67,7 @@ class Saving : public testing::Test {
     const std::string same = expect_done({"inspect", "--diff", dir_ + name, folder_.file("straight") + name});
     EXPECT_THAT(same, HasSubstr("\n66 tensors by name: 66 equal bit for bit\n"));
   }
-  // Whose weights are no numbers, or soon will be.
+  // Whose weights are not finite, or soon will be.
   Words diverging(std::int64_t iterations) const {
     return model(iterations) + Words{"--lr", "1e30", "--lr-decay-style", "constant"};
   }
@@ -111,7 +111,7 @@ TEST_F(Saving, StepsThatAreNotFiniteAreSkippedAsOftenAsAllowed) {
   EXPECT_THAT(outcome.out, HasSubstr("is not finite; the step is skipped\n"));
   EXPECT_THAT(outcome.out, testing::ContainsRegex("number of skipped iterations:   [12] .* nan iterations:   [12] "));
   expect_refused(model(2) + Words{"--skip-nonfinite-steps", "3", "--clip-grad", "0"},
-                 {"--skip-nonfinite-steps 3: with --clip-grad 0 nobody looks at gradients; clip them"});
+                 {"--skip-nonfinite-steps 3: with --clip-grad 0 gradients are not checked; clip them"});
 }
 
 std::string digest_in(const std::string& output) {

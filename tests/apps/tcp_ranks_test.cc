@@ -54,7 +54,7 @@ TEST(TcpRanks, AKilledRankIsNamedByTheOthers) {
   const auto ended = run_on_ranks(2, Words{program} + small_run + Words{"--inject-fault", "kill@20:1"});
   EXPECT_EQ(ended[1].code, 137);
   EXPECT_EQ(ended[0].code, 1);
-  EXPECT_TRUE(ended[0].says("rank 1 is gone (its connection closed)")) << ended[0].output;
+  EXPECT_TRUE(ended[0].printed("rank 1 is gone (its connection closed)")) << ended[0].output;
 }
 
 // What two ranks print that are refused together: rank 0, and rank 1, whose fault it is.
@@ -168,11 +168,11 @@ TEST(TcpRanks, OfAnotherRunAreTurnedAway) {
                     {{"MASTER_ADDR", "localhost"}, {"MASTER_PORT", std::to_string(port)}});
   const auto ended = processes.wait();
   EXPECT_EQ(ended[0].code, 1);
-  EXPECT_TRUE(ended[0].says("for rank 1 of 2 to connect")) << ended[0].output;
-  EXPECT_TRUE(ended[0].says("refused: ")) << ended[0].output;
+  EXPECT_TRUE(ended[0].printed("for rank 1 of 2 to connect")) << ended[0].output;
+  EXPECT_TRUE(ended[0].printed("refused: ")) << ended[0].output;
   EXPECT_EQ(ended[1].code, 2);
-  EXPECT_TRUE(ended[1].says("it belongs to run 'options ")) << ended[1].output;
-  EXPECT_TRUE(ended[1].says("start the ranks of a run with the same options")) << ended[1].output;
+  EXPECT_TRUE(ended[1].printed("it belongs to run 'options ")) << ended[1].output;
+  EXPECT_TRUE(ended[1].printed("start the ranks of a run with the same options")) << ended[1].output;
 }
 
 TEST(TcpRanks, StartedByHand) {

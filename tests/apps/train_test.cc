@@ -227,7 +227,7 @@ TEST_F(Train, ANumberThatIsNoneStopsTheRun) {
   EXPECT_LT(lines.size(), 20u);
   const Json& last = lines.back();
   EXPECT_TRUE(last.at("loss").is_null() || last.at("grad_norm").is_null());
-  EXPECT_TRUE(last.contains("note")) << "JSON has no NaN; the line says what it was";
+  EXPECT_TRUE(last.contains("note")) << "JSON has no NaN; the note names it";
 }
 
 TEST_F(Train, WeightsThatAreNotFiniteAreToBlameForTheFirstStep) {
@@ -264,7 +264,7 @@ TEST_F(Train, WithoutClippingThereIsNoNorm) {
   for (const Json& line : lines_of(file)) EXPECT_FALSE(line.contains("grad_norm"));
   const Outcome outcome = run_weft(run + Words{"--train-iters", "20", "--lr", "1e30"});
   EXPECT_EQ(outcome.code, 1);
-  EXPECT_THAT(outcome.err, HasSubstr("gradient norm not looked at: --clip-grad 0"));
+  EXPECT_THAT(outcome.err, HasSubstr("gradient norm not computed: --clip-grad 0"));
   EXPECT_THAT(outcome.err, HasSubstr("weights were left as the step before made them, finite or not"));
 }
 
@@ -289,7 +289,7 @@ TEST_F(Train, OutputsThatCannotBeWritten) {
   EXPECT_EQ(folder_.entries(), 0u);
 }
 
-// A whole run of the shell's, what it said on both streams.
+// A whole run started by the shell: what it printed on both streams.
 Outcome run_shell(const std::string& script) {
   Outcome outcome;
   std::FILE* pipe = ::popen(("exec 2>&1; " + script).c_str(), "r");
@@ -317,7 +317,7 @@ TEST_F(Train, GoesOnWithoutMetricsThatTheDiskDoesNotTake) {
                   '\n')
                     .size() +
                 2)
-      << "each is said once";
+      << "each is printed once";
 }
 
 TEST_F(Train, LooksForWhatWouldEndItBeforeTheFirstStep) {
@@ -336,7 +336,7 @@ TEST_F(Train, LooksForWhatWouldEndItBeforeTheFirstStep) {
   std::filesystem::create_directory(folder_.file("empty"));
   for (const char* name : {"new", "empty"}) {
     const std::string out = folder_.file(name);
-    run_weft(run + Words{"--save-hf", out, "--sample", "Once"});  // refused behind the trial
+    run_weft(run + Words{"--save-hf", out, "--sample", "Once"});  // refused after the trial
     EXPECT_EQ(std::filesystem::exists(out), name == std::string("empty")) << "as it was";
     EXPECT_EQ(folder_.entries(), 1u);
   }
@@ -354,7 +354,7 @@ TEST_F(Train, RefusesWhatItCouldNotShowOrHold) {
                  {"--moe-router-enable-expert-bias: the model in", "has no such bias; drop the flag"});
 }
 
-// Threads get stacks as large as the limit says: of a size that no machine has, none starts.
+// Threads get stacks as large as the limit: with a size that no machine has, none starts.
 class StacksBeyondMemory {
  public:
   StacksBeyondMemory() {

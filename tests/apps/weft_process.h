@@ -1,4 +1,4 @@
-// Runs the executable as a user does, and says what came of it.
+// Runs the executable as a user does, and returns what came of it.
 #pragma once
 
 #include <functional>
@@ -33,7 +33,7 @@ void expect_refused(const Words& words, std::initializer_list<std::string> parts
 // The request was good: exit code 0 and nothing on stderr. Returns stdout.
 std::string expect_done(const Words& words);
 
-// A model that trains in milliseconds, and the least to say about a run.
+// A model that trains in milliseconds, and the fewest flags for a run.
 inline const Words tiny_model = {"--pattern",     "[*E]", "--hidden-size", "32", "--ffn-hidden-size",  "32",
                                  "--num-experts", "4",    "--seq-length",  "16", "--micro-batch-size", "2"};
 inline const Words tiny_run = tiny_model + Words{"--train-iters", "3", "--eval-iters", "1", "--threads", "1"};

@@ -310,7 +310,7 @@ class TimelinePage(unittest.TestCase):
         self.assertEqual([page.text(f".panel:nth-child({i}) strong") for i in (1, 2)], ["Plan", "Actual"])
         spans = page.value("page.models.map(m => m.span)")
         self.assertGreater(spans[1], 1.05 * spans[0])
-        # One zoom for both: a moment stands at the same place.
+        # One zoom for both: a moment is at the same place.
         self.browser.wheel(600, page.row("compute", panel=1), -300)
         self.near(page.x(5e6, 0), page.x(5e6, 1), 0.01)
         page.value("page.fit()")

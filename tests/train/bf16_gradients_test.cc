@@ -81,7 +81,7 @@ TEST(Bf16Gradients, are_the_float_ones_rounded) {
 }
 
 // Of four micro-batches on one rank, or of one on each of four. A store rounds by 2^-9 of what is there, which is of the
-// size of the gradient; four of them, and one behind the sum over ranks.
+// size of the gradient; four of them, and one after the sum over ranks.
 TEST(Bf16Gradients, have_the_norm_of_the_float_ones_on_every_layout) {
   RankCase c;
   c.config = every_kind();

@@ -137,7 +137,7 @@ TEST(CheckpointArgs, layers_of_a_transformer_are_flags_that_make_the_pattern) {
   EXPECT_EQ(flags.at("--moe-router-load-balancing-type"), "seq_aux_loss aux_loss");
   EXPECT_EQ(flags.at("--moe-aux-loss-coeff"), "0.001 0.01");
   EXPECT_EQ(flags.at("--vocab-size"), "129279");
-  EXPECT_FALSE(flags.contains("--kv-channels"));   // of latent attention it says nothing
+  EXPECT_FALSE(flags.contains("--kv-channels"));   // it does not apply to latent attention
   EXPECT_FALSE(flags.contains("--qk-layernorm"));  // there always
 }
 
@@ -211,7 +211,7 @@ TEST(CheckpointArgs, what_weft_does_not_have_is_refused_by_its_name) {
     return message_of<UserError>([&] { model_flags_of_megatron(json); });
   };
   EXPECT_EQ(refusal(R"({"normalization": "LayerNorm"})"),
-            "normalization is LayerNorm: Weft has only RMSNorm; a model of flags must do without");
+            "normalization is LayerNorm: Weft has only RMSNorm; a model made of flags cannot have it");
   EXPECT_THAT(refusal(R"({"attention_dropout": 0.1})"), HasSubstr("attention_dropout is 0.1: Weft has no dropout"));
   EXPECT_THAT(refusal(R"({"moe_mlp_glu_interleave_size": 32})"), HasSubstr("moe_mlp_glu_interleave_size is 32"));
   EXPECT_THAT(refusal(R"({"multi_latent_attention": true, "qk_layernorm": false})"),

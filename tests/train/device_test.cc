@@ -180,7 +180,7 @@ TEST(Device, WhatOperationsAndLibrariesTakeIsCounted) {
   EXPECT_THAT(refusal(enough, o), HasSubstr(", validation "));
 }
 
-// A CPU that says it queues its work: one thread feeds all lanes, in the order of the plan.
+// A CPU that claims to queue its work: one thread feeds all lanes, in the order of the plan.
 class Queueing : public CpuDevice {
  public:
   bool asynchronous() const override { return true; }

@@ -51,7 +51,7 @@ void check_gradients(const ModelConfig& config, int micro_batches = 1, std::int6
   o.length = length;
   o.plan.micro_batches = micro_batches;
   o.plan.kind = PlanKind::gradients;
-  o.logits_slice_bytes = 13 * 8 * 3;  // three tokens a slice
+  o.logits_slice_bytes = 13 * 8 * 3;  // three tokens per slice
   Session session(device, o);
   // Norms and biases too must not sit at a special value.
   const auto values_of = [](const ParameterPart& part) {

@@ -47,10 +47,10 @@ TEST(Memory, StorageIsWhatThePlanSaid) {
       const Session session(device, o);
       const MemoryPlan& plan = session.plan().memory();
       EXPECT_EQ(plan.states > 0, updates);
-      const std::int64_t said = plan.weights + plan.gradients + plan.states,
+      const std::int64_t planned = plan.weights + plan.gradients + plan.states,
                          used = static_cast<std::int64_t>(session.storage().bytes());
-      EXPECT_GE(used, said);
-      EXPECT_LE(used, said + 5 * 256 * std::ssize(session.module().parameters)) << "rounded up to 256 bytes each";
+      EXPECT_GE(used, planned);
+      EXPECT_LE(used, planned + 5 * 256 * std::ssize(session.module().parameters)) << "rounded up to 256 bytes each";
     }
 }
 

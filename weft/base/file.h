@@ -15,7 +15,7 @@ namespace weft {
 
 // The whole file as bytes. UserError when it cannot be read.
 std::string read_file(const std::filesystem::path& file);
-// The same of a file on disk alone: what somebody has put in its place, a pipe or a device, could keep the reader forever.
+// The same of a file on disk alone: a pipe or a device in its place could keep the reader forever.
 std::string read_regular_file(const std::filesystem::path& file);
 // Whether the name leads to anything. UserError when that cannot be found out: links in a loop, a folder not to be entered.
 bool is_there(const std::filesystem::path& path);

@@ -1,4 +1,4 @@
-// The calls with which files are written. Tests pass one that fails; nobody else derives from it.
+// The calls with which files are written. Tests pass one that fails; no other class derives from it.
 #pragma once
 
 #include <cstddef>

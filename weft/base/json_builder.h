@@ -118,7 +118,7 @@ class JsonBuilder {
     }
   }
   void found_again(const std::string& name) const {
-    if (equal_keys_ == EqualKeys::refused) throw UserError("{}: the key '{}' stands twice in one object", where_, name);
+    if (equal_keys_ == EqualKeys::refused) throw UserError("{}: the key '{}' occurs twice in one object", where_, name);
   }
 
   const std::string& where_;

@@ -193,8 +193,7 @@ void IndexedDataset::read_as(std::int64_t sequence, std::int64_t offset, std::sp
 }
 
 RunError IndexedDataset::changed() const {
-  return RunError("{} is no longer what it was when the run began: somebody has changed it; put it back as it was",
-                  index_path_.string());
+  return RunError("{} has changed since the run began; put it back as it was", index_path_.string());
 }
 
 void IndexedDataset::read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const {

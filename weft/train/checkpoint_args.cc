@@ -56,7 +56,7 @@ std::vector<CheckpointArg> model_flags_of_weft(const Json& arguments, const std:
 
 namespace {
 
-// What the checkpoint says, as if it were written.
+// The checkpoint's flags, as if a user had written them.
 struct FlagOfCheckpoint {
   FlagAssignment assignment;
   bool is_default = false;
@@ -66,7 +66,7 @@ std::vector<FlagOfCheckpoint> flags_in(const CheckpointPlace& place) {
   const Json arguments = arguments_of(place);
   const bool is_weft = place.form == CheckpointForm::weft;
   if (arguments.empty() && !is_weft)
-    throw UserError("{} does not say with which flags it was made; describe the model by flags", where);
+    throw UserError("{} does not record the flags it was made with; describe the model by flags", where);
   std::vector<FlagOfCheckpoint> found;
   try {
     for (const CheckpointArg& arg :

@@ -15,7 +15,7 @@ struct CheckpointArg {
   std::string name;  // there: "hidden_size"
   std::string flag;  // here: "--hidden-size"
   FlagValue value;
-  bool is_default = false;  // what the flag is where nobody sets it
+  bool is_default = false;  // the flag has its default
 };
 
 // Of Weft's own checkpoints: the flags under their own names. A model that came from a Hugging Face folder is described by
@@ -29,7 +29,7 @@ TrainOptions options_of_megatron(const CheckpointPlace& place);
 // Every flag of a run with its value, a JSON object: what checkpoints keep.
 std::string flags_of_run(TrainOptions options);
 
-// Sets the flags that the checkpoint of --load says, and leaves a note of those that it changes. UserError where a flag is
+// Sets the flags that the checkpoint of --load records, and leaves a note of those that it changes. UserError where a flag is
 // set already to something else. Does nothing without --use-checkpoint-args.
 void take_checkpoint_args(FlagTable& flags, const TrainOptions& options);
 

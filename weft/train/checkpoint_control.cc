@@ -107,7 +107,7 @@ RunPosition CheckpointControl::begin(const Say& say) {
                                    masters ? MasterWeights::where_wider : MasterWeights::never);
     require_same_iteration(session_.ranks(), checkpoint ? checkpoint->position().iteration : -1, o.load);
   }
-  keep_origin(dynamic_cast<const RunCheckpoint*>(checkpoint.get()));  // other forms do not say
+  keep_origin(dynamic_cast<const RunCheckpoint*>(checkpoint.get()));  // other forms do not record it
   if (!checkpoint) {
     const bool random = options_.model.hf.empty() || !has_weights(options_.model.hf);
     const std::string from = random ? "random weights" : options_.model.hf;
@@ -149,7 +149,7 @@ void CheckpointControl::write_differences(MetricsWriter& metrics) const {
   metrics.write(line);
 }
 
-// What the checkpoints of this run say of the Hugging Face folder that the model came from.
+// What the checkpoints of this run record of the Hugging Face folder that the model came from.
 void CheckpointControl::keep_origin(const RunCheckpoint* checkpoint) {
   if (!saves() || session_.options().layout.rank().value != 0) return;
   if (const std::string& folder = options_.model.hf; !folder.empty()) {

@@ -24,7 +24,7 @@ class CheckpointControl {
   // signals: null unless the run asks for them. Both outlive it.
   CheckpointControl(const TrainOptions& options, Session& session, const ExitSignals* signals);
 
-  // Sets the weights that the run begins with, from --load, --hf or the seed, and returns where it stands. say: a line for
+  // Sets the weights that the run begins with, from --load, --hf or the seed, and returns its position. say: a line for
   // the log. UserError for a checkpoint that cannot be loaded.
   RunPosition begin(const Say& say);
   // A line of what checkpoint and model do not both have, where --dist-ckpt-strictness return_* asks for it.
@@ -38,8 +38,8 @@ class CheckpointControl {
   // A step, from the state of `position`. If it fails and has left that as it was, the state is saved first.
   StepResult step(std::span<const MicroBatch> batches, double learning_rate, double decay, const RunPosition& position,
                   const Say& say);
-  // For a run that ends with an error that all ranks have: saves what it has come to. It does not throw; a failure is a
-  // warning beside the error.
+  // For a run that ends with an error that all ranks have: saves its state. It does not throw; a failure is a warning
+  // besides the error.
   void save_before_end(const RunPosition& position, const Say& say);
   // After the step that ended at `position`: saves if it is time to. Returns why the run should end now; "": go on.
   std::string after_step(const RunPosition& position, bool last, const Say& say);
@@ -50,7 +50,7 @@ class CheckpointControl {
   std::optional<CheckpointPlace> find(const Warn& warn) const;
   std::string reason_to_stop() const;
   void keep_origin(const RunCheckpoint* checkpoint);
-  // Unless it is saved already, or nobody asked for it. Returns when the checkpoint is complete.
+  // Unless it is saved already, or not to be saved. Returns when the checkpoint is complete.
   void save(const RunPosition& position, const Say& say);
   void begin_save(const RunPosition& position, const Say& say);
   void tell_saved(std::optional<std::int64_t> iteration, const Say& say) const;

@@ -1,4 +1,4 @@
-// Remarks losses that jump, which often begin what ends as NaN.
+// Notices losses that jump, which often precede a NaN.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 namespace weft {
 
 // Of every step whose loss is finite, one after another. Returns a remark for the log, "" most often: once for a loss of
-// more than twice the mean of late, and more than 1 above it.
+// more than twice the recent mean, and more than 1 above it.
 std::string look_at_loss(LossTrend& trend, double loss);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// What the args of a Megatron run say of its model, as Weft's flags.
+// The model that the args of a Megatron run describe, as Weft's flags.
 #include <algorithm>
 #include <array>
 #include <span>
@@ -163,7 +163,7 @@ class Args {
     set(name, flag, FlagValue{Form::boolean, {value ? "true" : "false"}});
   }
   [[noreturn]] void refuse(std::string_view name, std::string_view reason) const {
-    throw UserError("{} is {}: {}; a model of flags must do without", name, dump(name), reason);
+    throw UserError("{} is {}: {}; a model made of flags cannot have it", name, dump(name), reason);
   }
   std::vector<CheckpointArg> take() { return std::move(found_); }
 
@@ -204,7 +204,8 @@ std::string add_layers(Args& args) {
     return pattern;
   }
   if (args.is_true("is_hybrid_model"))
-    throw UserError("hybrid_layer_pattern is None, and only it says the layers of a hybrid model; give --pattern");
+    throw UserError(
+        "hybrid_layer_pattern is None, and nothing else gives the layers of a hybrid model; give --pattern");
   if (args.find("num_layers") == nullptr) throw UserError("num_layers is None: there is no number of layers");
   args.add("num_layers", "--num-layers");
   std::string symbols = "-";

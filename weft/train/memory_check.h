@@ -1,4 +1,4 @@
-// Whether a run fits into a device's memory: found out on paper, before anything is allocated.
+// Whether a run fits into a device's memory: computed from its plan, before anything is allocated.
 #pragma once
 
 #include "weft/plan/memory.h"

@@ -227,7 +227,7 @@ std::vector<Derivation> resolve(TrainOptions& options);
 
 // The pattern of --num-layers and the flags that choose the kinds of layers: "[*-][*E][*E]/[*E]".
 std::string pattern_of_layers(const ModelOptions& model);
-// What is wrong with these flags, alone and beside --pattern; for a resolved model that is built from flags.
+// What is wrong with these flags, alone and together with --pattern; for a resolved model that is built from flags.
 std::vector<std::string> find_layer_problems(const FlagTable& flags, const ModelOptions& model, bool pattern_given);
 
 // The rules that resolved options break, each as "--flag value: rule; what to do".

@@ -152,7 +152,7 @@ void add_accepted_flags(FlagTable& flags) {
                only_number(1, "every step is written; drop the flag"));
 }
 
-// Sizes of axes that there are not yet. 1 is how it is, so it needs no note.
+// Sizes of axes that Weft does not have yet. 1 changes nothing, so it needs no note.
 void add_parallel_sizes(FlagTable& flags) {
   flags.accept("--expert-tensor-parallel-size", "1", "Only 1.", only_number(1, only_one)).without_note();
   flags.accept("--hierarchical-context-parallel-sizes", "1", "Only 1.", only_ones(only_one))
@@ -216,7 +216,7 @@ void add_refused_flags(FlagTable& flags) {
              "initial weights are normally distributed; set --init-method-std");
   refuse_all(flags, {"--no-check-for-nan-in-loss-and-grad"}, "a NaN stops the run; --skip-nonfinite-steps N goes on");
   refuse_all(flags, {"--check-for-spiky-loss"},
-             "a loss that jumps is remarked in any case, and only a NaN stops the run; drop the flag");
+             "a loss that jumps is logged in any case, and only a NaN stops the run; drop the flag");
   for (const char* name : {"--rampup-batch-size", "--step-batch-size-schedule"})
     flags.refuse(name, "TEXT", "the batch cannot grow yet; set --global-batch-size").takes_many();
   refuse_all(flags, {"--decoupled-lr", "--decoupled-min-lr"}, "all parameters have one learning rate; set --lr", "X");

@@ -135,7 +135,7 @@ class Idle {
       return "only checkpoints between steps are written beside them; set --save-interval N";
     if (flag.name == "--save-fallback" && checkpoint.save_hf.empty()) return "nothing is written; set --save-hf DIR";
     if (flag.name == "--skip-nonfinite-steps" && optimizer.clip_grad == 0)
-      return "with --clip-grad 0 nobody looks at gradients; clip them";
+      return "with --clip-grad 0 gradients are not checked; clip them";
     if (is_one_of(flag, {"--hf-family", "--hf-dtype"}) && checkpoint.save_hf.empty())
       return "no Hugging Face folder is written; set --save-hf DIR";
     if (flag.name == "--save-retain-interval" && checkpoint.keep_last == 0)
@@ -174,7 +174,7 @@ std::vector<std::string> find_idle_flags(const FlagTable& flags, const TrainOpti
   for (const Flag& flag : untouched.flags()) {
     if (flag.kind == FlagKind::foreign || !flags.is_set(flag.name)) continue;
     const Flag& set = flags.flag(flag.name);
-    if (set.origin.source == FlagOrigin::Source::checkpoint) continue;  // nobody asked for it
+    if (set.origin.source == FlagOrigin::Source::checkpoint) continue;  // no user asked for it
     if (!options.model.hf.empty() && is_shape(flag))
       problems.push_back(
           fmt::format("{}: --hf {} already decides the model; drop the flag", written(set), options.model.hf));

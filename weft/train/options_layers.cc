@@ -120,7 +120,7 @@ std::vector<std::string> find_layer_problems(const FlagTable& flags, const Model
     const char* twice = "--pattern chooses the layers; drop one of the two";
     if (chooses_experts) add("--moe-layer-freq", twice);
     if (chooses_linear) add("--linear-attention-freq", twice);
-    // A trailing / is no depth.
+    // A trailing / does not make a depth.
     const auto depths = std::ranges::count(model.pattern, '/') - (model.pattern.ends_with('/') ? 1 : 0);
     if (model.mtp_num_layers > 0 && model.mtp_num_layers != depths)
       add("--mtp-num-layers",

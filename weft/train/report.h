@@ -49,7 +49,7 @@ struct LogLine {
 };
 std::string to_text(const LogLine& line);
 
-// Losses of routers that the run asks for, under Megatron's names; and what the indexers of sparse attention lose.
+// Losses of routers that the run asks for, under Megatron's names; and those of sparse attention's indexers.
 std::vector<std::pair<std::string, double>> named_losses(const BalanceSpec& balance, const Module& module,
                                                          const StepResult& result);
 

@@ -12,7 +12,7 @@
 
 namespace weft {
 
-// UserError "FLAG TO: ..." unless a folder can be made there: makes one beside, which goes away again.
+// UserError "FLAG TO: ..." unless a folder can be made there: makes one next to it, and removes it again.
 void require_savable(const char* flag, const std::filesystem::path& to);
 
 // Made before training: everything of the old folder that the new one needs is open or in memory from then on.

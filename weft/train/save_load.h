@@ -30,7 +30,7 @@ struct LoadOptions {
   std::function<void(const LoadDifferences&)> differ = {};
 };
 
-// Sets weights and, if asked for, the optimizer's state; each rank reads what it holds. Returns where the run stood; a model
+// Sets weights and, if asked for, the optimizer's state; each rank reads what it holds. Returns the position of the run; a model
 // that no run has saved begins anew. UserError for what the checkpoint lacks or has in another shape, before anything is
 // changed.
 RunPosition load_checkpoint(Session& session, const CheckpointReader& checkpoint, const LoadOptions& options = {});

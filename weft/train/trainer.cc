@@ -46,7 +46,7 @@ class Loop {
  private:
   void say(const std::string& text) {
     if (rank_ != 0) return;
-    std::fputs((text + "\n").c_str(), out_);  // a log that cannot be written stops no training
+    std::fputs((text + "\n").c_str(), out_);  // a log that cannot be written does not stop training
     std::fflush(out_);
   }
   // A file that cannot be written, on a full disk, does not end the run: a warning, and training goes on without it.
@@ -63,7 +63,7 @@ class Loop {
   std::string advice(std::int64_t iteration) const {
     return advice_on_not_finite(options_, iteration, position_.consumed_samples);
   }
-  // Where --save-hf may go, with the flag that says so, best first.
+  // Where --save-hf may go, with the flag that names it, best first.
   std::vector<std::pair<const char*, std::string>> model_folders() const {
     std::vector<std::pair<const char*, std::string>> folders;
     if (!options_.checkpoint.save_hf.empty()) folders.emplace_back("--save-hf", options_.checkpoint.save_hf);
@@ -152,7 +152,7 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
       rank_(world_ ? world_->rank().value : 0),
       ranks_(world_ ? world_->size() : 1),
       pricer_(environment.pricer) {
-  // What would end a long run is looked for before it.
+  // Looks for what would end a long run before it begins.
   open_files();
   SessionOptions session = session_options(options, config_, world_);
   session.ranks.on_device = environment.ranks_on_device;
@@ -267,7 +267,7 @@ int Loop::run() {
   return 0;
 }
 
-// Ends the run with a step that is not, unless such steps are skipped.
+// Ends the run at a step whose loss or gradient is not finite, unless such steps are skipped.
 void Loop::require_finite(std::int64_t iteration, const StepResult& result, const RunPosition& before) {
   if (result.finite) {
     position_.not_finite_in_a_row = 0;
@@ -284,10 +284,10 @@ void Loop::require_finite(std::int64_t iteration, const StepResult& result, cons
   position_.unlogged = {.not_finite = 1};
   print_line(iteration, result, learning_rate(learning_rate_spec(options_), before.consumed_samples));
   if (result.gradient_norm) control_->save_before_end(before, tell_);
-  // Without a norm nobody has looked at the gradients of the steps before.
+  // Without a norm, gradients of earlier steps were not checked, and their state may not be worth saving.
   throw RunError("iteration {}: the {} is not finite{} (loss {}, gradient norm {}); {}. {}", iteration, what,
                  allowed > 0 ? fmt::format(", after {} that were skipped", allowed) : "", result.loss,
-                 result.gradient_norm ? fmt::format("{}", *result.gradient_norm) : "not looked at: --clip-grad 0",
+                 result.gradient_norm ? fmt::format("{}", *result.gradient_norm) : "not computed: --clip-grad 0",
                  result.gradient_norm ? "weights were left as they were"
                                       : "weights were left as the step before made them, finite or not",
                  advice(iteration));
@@ -406,7 +406,7 @@ void Loop::validate(std::int64_t iteration) {
   }
 }
 
-// Trained weights are not given up: until they are in one of the folders it tries again, unless a checkpoint has them.
+// Trained weights must not be lost: tries again until they are in one of the folders, unless a checkpoint has them.
 void Loop::save_model() {
   for (std::chrono::seconds pause(1);; pause = std::min(2 * pause, std::chrono::seconds(32))) {
     for (const auto& [flag, folder] : model_folders()) {
@@ -431,7 +431,7 @@ void Loop::save_model() {
 void Loop::finish(bool timed) {
   if (saver_) save_model();
   if (!timed && (!options_.execution.trace.empty() || !options_.execution.timeline.empty()))
-    say("nothing is drawn: the run ended before the step that was to be");
+    say("nothing is drawn: the run ended before the step that was to be drawn");
   if (session_->executor() && timed) {
     Timeline actual = record_timeline(*session_, "weft train: last step");
     if (rank_ == 0) {

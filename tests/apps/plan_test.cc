@@ -38,7 +38,7 @@ TEST(Plan, PagesSayWhatTheyShow) {
 }
 
 // The weave needs two micro-batches and an exchange; without, the plan is the same as without the flag.
-TEST(Plan, SaysWhereTheWeaveHasNothingToDo) {
+TEST(Plan, NotesWhereTheWeaveHasNothingToDo) {
   const Words run = tiny_model + Words{"--ranks", "2", "--overlap-moe-expert-parallel-comm"};
   const Words spread = run + Words{"--expert-model-parallel-size", "2"};
   for (const Words& command : {Words{"plan"}, Words{"check"}, Words{"verify", "--steps", "1"},
@@ -79,6 +79,14 @@ TEST(Plan, EstimatesForTheMachineThatIsAskedFor) {
   EXPECT_LT(fast.at("step_seconds"), slow.at("step_seconds"));
   EXPECT_NEAR(fast.at("exchange_seconds"), slow.at("exchange_seconds"), 1e-12) << "sums of other numbers";
   EXPECT_GT(far.at("step_seconds").get<double>(), 1);
+  // Two ranks on one machine, which is not slowed by the network between machines; then on two.
+  const Words network = {"--estimate-network-latency",   "1",   "--estimate-machine-latency", "1e-6",
+                         "--estimate-machine-bandwidth", "1e10"};
+  const Json near = estimate(network + Words{"--estimate-ranks-per-machine", "2"});
+  EXPECT_LT(near.at("step_seconds").get<double>(), 1);
+  EXPECT_EQ(near.at("ranks_per_machine"), 2);
+  EXPECT_EQ(near.at("machine_bandwidth"), 1e10);
+  EXPECT_GT(estimate(network + Words{"--estimate-ranks-per-machine", "1"}).at("step_seconds").get<double>(), 1);
   EXPECT_THAT(expect_done(Words{"check", "--estimate-network-latency", "1e-3"} + run),
               HasSubstr(" and 1000 us between"));
   expect_refused(Words{"check", "--estimate-flops", "0"} + run, {"--estimate-flops"});

@@ -199,18 +199,23 @@ void measure(const std::filesystem::path& folder, double gib, int rounds) {
             static_cast<double>(bytes) / 0x1p30, files.size(), save, plain, plain / save, added);
         std::fflush(stdout);
       });
-      double plain = 0, before = 0;
+      double plain = 0, before = 0, processor_plain = 0;
       alone([&] {
+        const double begin = processor_seconds();
         plain = plain_read(files);
+        processor_plain = processor_seconds() - begin;
         drop_from_memory(files);
         forget_peak();
         before = peak_memory();
       });
+      const double processor_before = processor_seconds();
       const double load = together(
           [&] { load_checkpoint(session, *open_checkpoint(*find_checkpoint(dir), session.options().config)); });
       if (first) {
-        fmt::print("{{\"case\":\"load\",\"seconds\":{:.3f},\"plain\":{:.3f},\"ratio\":{:.3f},\"added_mib\":{:.0f}}}\n",
-                   load, plain, plain / load, peak_memory() - before);
+        fmt::print(
+            "{{\"case\":\"load\",\"seconds\":{:.3f},\"plain\":{:.3f},\"ratio\":{:.3f},\"processor\":{:.3f},"
+            "\"processor_plain\":{:.3f},\"added_mib\":{:.0f}}}\n",
+            load, plain, plain / load, processor_seconds() - processor_before, processor_plain, peak_memory() - before);
         std::fflush(stdout);
       }
       // Steps alone, as long as a save takes, and beside one.

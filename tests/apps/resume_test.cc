@@ -212,7 +212,7 @@ TEST_F(Resume, WithoutTheFileThatNamesItNoCheckpointIsLoaded) {
   EXPECT_THAT(fresh.out, HasSubstr("no checkpoint in " + dir + " is loaded; the run starts from random weights"));
   EXPECT_THAT(expect_done(run_ + Words{"--load", dir, "--ckpt-step", "4"}), HasSubstr("iter_0000004, iteration 4\n"));
   const std::string note = run_weft(run_ + Words{"--load", dir, "--use-checkpoint-args", "--exit-interval", "1"}).err;
-  EXPECT_THAT(note, HasSubstr("--use-checkpoint-args: there is no checkpoint in " + dir));
+  EXPECT_THAT(note, HasSubstr("--use-checkpoint-args: " + dir + " has no latest_checkpointed_iteration.txt"));
 }
 
 TEST_F(Resume, ARunThatWentBackIsNotConfusedByWhatItLeftBehind) {

@@ -54,6 +54,13 @@ TEST_F(MetricsWriterTest, ListsAreArrays) {
             R"({"names":["a","\"b\""],"none":[]})");
 }
 
+// A run that goes on from the same place loads again, and writes the line again.
+TEST_F(MetricsWriterTest, TheListOfALoadIsNotThereTwice) {
+  write_file_atomically(file_, "{\"iteration\":2,\"loss\":1}\n{\"iteration\":2,\"unexpected\":[]}\n");
+  MetricsWriter(file_, 2).write({{"iteration", std::int64_t{3}}});
+  EXPECT_EQ(read_file(file_), "{\"iteration\":2,\"loss\":1}\n{\"iteration\":3}\n");
+}
+
 TEST_F(MetricsWriterTest, EveryLineIsThereAtOnce) {
   MetricsWriter writer(file_);
   writer.write({{"iteration", std::int64_t{1}}, {"loss", 5.5}});

@@ -117,13 +117,14 @@ std::string flags_of_run(TrainOptions options) {
 void take_checkpoint_args(FlagTable& flags, const TrainOptions& options) {
   const CheckpointOptions& checkpoint = options.checkpoint;
   if (!checkpoint.use_checkpoint_args || checkpoint.load.empty()) return;
+  std::string why = fmt::format("there is no checkpoint in {}", checkpoint.load);
   const std::optional<CheckpointPlace> place =
       find_checkpoint(checkpoint.load, checkpoint.ckpt_step > 0 ? std::optional(checkpoint.ckpt_step) : std::nullopt,
                       // What it says of the model has been read then; its tensors are verified once, before they are.
-                      checkpoint.load_last_complete ? WhichCheckpoint::newest_open : WhichCheckpoint::tracked);
+                      checkpoint.load_last_complete ? WhichCheckpoint::newest_open : WhichCheckpoint::tracked,
+                      [&](const std::string& text) { why = text; });
   if (!place) {
-    flags.note(
-        fmt::format("--use-checkpoint-args: there is no checkpoint in {}; the flags make the model", checkpoint.load));
+    flags.note(fmt::format("--use-checkpoint-args: {}; the flags make the model", why));
     return;
   }
   const std::string where = place->folder.string();

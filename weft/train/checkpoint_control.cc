@@ -12,6 +12,7 @@
 #include "weft/checkpoint/convert.h"
 #include "weft/checkpoint/new_folder.h"
 #include "weft/train/checkpoint_args.h"
+#include "weft/train/last_complete.h"
 #include "weft/train/trainer.h"
 
 namespace weft {
@@ -51,36 +52,11 @@ CheckpointControl::CheckpointControl(const TrainOptions& options, Session& sessi
       saver_(session, {options.checkpoint.save, !options.checkpoint.no_save_optim, options.checkpoint.keep_last,
                        options.checkpoint.save_retain_interval}) {}
 
-// --load-last-complete reads checkpoints to the end. One rank does it, and tells the others the name of the folder.
 std::optional<CheckpointPlace> CheckpointControl::find(const Warn& warn) const {
   const CheckpointOptions& o = options_.checkpoint;
-  if (!o.load_last_complete)
-    return find_checkpoint(o.load, o.ckpt_step > 0 ? std::optional(o.ckpt_step) : std::nullopt,
-                           WhichCheckpoint::tracked, warn);
-  constexpr std::int64_t working = -4, none = -3, itself = -2, release = -1;  // or an iteration
-  const auto tell = [&](std::int64_t word) { return session_.ranks().gather(std::span(&word, 1))[0]; };
-  if (session_.options().layout.rank().value == 0) {
-    // The others wait no longer than their timeout for each word.
-    auto told = std::chrono::steady_clock::now();
-    const std::optional<CheckpointPlace> place =
-        find_checkpoint(o.load, {}, WhichCheckpoint::newest_verified, warn, [&] {
-          if (std::chrono::steady_clock::now() - told < std::chrono::seconds(1)) return;
-          tell(working);
-          told = std::chrono::steady_clock::now();
-        });
-    const std::string name = place ? place->folder.filename().string() : "";
-    tell(!place ? none : place->folder == o.load ? itself : name == "release" ? release : iteration_in(name).value());
-    return place;
-  }
-  std::int64_t word = working;
-  while (word == working) word = tell(none);
-  if (word == none) return std::nullopt;
-  const std::filesystem::path folder = word == itself    ? std::filesystem::path(o.load)
-                                       : word == release ? std::filesystem::path(o.load) / "release"
-                                                         : checkpoint_folder(o.load, word);
-  if (const std::optional<CheckpointPlace> place = checkpoint_at(folder)) return place;
-  throw UserError("--load {}: rank {} does not see {}, which rank 0 goes on from; all ranks must see the same folder",
-                  o.load, session_.options().layout.rank().value, folder.string());
+  if (o.load_last_complete) return find_last_complete(session_.ranks(), session_.options().layout.rank(), o.load, warn);
+  return find_checkpoint(o.load, o.ckpt_step > 0 ? std::optional(o.ckpt_step) : std::nullopt, WhichCheckpoint::tracked,
+                         warn);
 }
 
 RunPosition CheckpointControl::begin(const Say& say) {

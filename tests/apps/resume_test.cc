@@ -213,6 +213,12 @@ TEST_F(Resume, WithoutTheFileThatNamesItNoCheckpointIsLoaded) {
   EXPECT_THAT(expect_done(run_ + Words{"--load", dir, "--ckpt-step", "4"}), HasSubstr("iter_0000004, iteration 4\n"));
   const std::string note = run_weft(run_ + Words{"--load", dir, "--use-checkpoint-args", "--exit-interval", "1"}).err;
   EXPECT_THAT(note, HasSubstr("--use-checkpoint-args: " + dir + " has no latest_checkpointed_iteration.txt"));
+  expect_refused(
+      {"convert", "--from", "weft", "--to", "weft", "--in", dir, "--out", folder_.file("out")},
+      {dir +
+       ": there is no latest_checkpointed_iteration.txt, which names the checkpoint to read; name a folder in "
+       "it, the newest is " +
+       dir + "/iter_0000008"});
 }
 
 TEST_F(Resume, ARunThatWentBackIsNotConfusedByWhatItLeftBehind) {

@@ -57,6 +57,9 @@ class HuggingFaceSource : public ModelSource {
 std::filesystem::path weft_folder(const std::filesystem::path& dir) {
   require_readable_folder(dir, fmt::format("a Weft checkpoint is a folder with {}", manifest_name));
   if (const std::optional<std::filesystem::path> folder = checkpoint_in(dir)) return *folder;
+  if (const std::vector<std::int64_t> there = checkpoints_in(dir); !there.empty())
+    throw UserError("{}: there is no {}, which names the checkpoint to read; name a folder in it, the newest is {}",
+                    dir.string(), tracker_name, checkpoint_folder(dir, there.back()).string());
   throw UserError("{}: there is no {}, so this is not a Weft checkpoint{}", dir.string(), manifest_name,
                   std::filesystem::exists(dir / "config.json") ? "; a Hugging Face model is read with --from hf" : "");
 }

@@ -91,8 +91,8 @@ TEST(ExpertForms, experts_may_be_indexed_or_grouped_each_tensor_in_its_own_way) 
 // With singleton_local_shards: every expert a key, and the gate's rows apart from the other's.
 TEST(ExpertForms, single_shards_have_the_gate_and_the_other_factor_as_keys) {
   const ModelConfig config = small_config("[*E][*-]");
-  MadeTensors made = made_checkpoint(megatron_tensors(config, megatron_form(config)));
-  for (const char* prefix : {"", "optimizer.state.exp_avg.", "optimizer.state.exp_avg_sq."}) {
+  MadeTensors made = made_experts(config);
+  for (const std::string& prefix : all_states) {
     const std::string first = prefix + std::string("decoder.layers.0.mlp."), experts = first + "experts.experts.";
     for (const char* name : {"linear_fc1.weight", "linear_fc1.bias", "linear_fc2.weight", "linear_fc2.bias"}) {
       const auto of_expert = [&](std::size_t e) { return experts + std::to_string(e) + "." + name; };

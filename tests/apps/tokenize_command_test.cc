@@ -162,7 +162,7 @@ TEST_F(TokenizeCommand, ExplainsWrongRequests) {
   EXPECT_THAT(error({"--input", text, "--output-prefix", prefix, "--seed", "3"}),
               HasSubstr("--seed: decides --stories only"));
   EXPECT_THAT(error({"--input", lines, "--output-prefix", prefix, "--documents", "lines"}),
-              HasSubstr("--documents: of JSON lines each line is a document"));
+              HasSubstr("--documents: in JSON lines each line is a document"));
   EXPECT_THAT(
       error({"--stories", "3K", "--output-prefix", prefix, "--tokenizer-type", "NullTokenizer", "--vocab-size", "9"}),
       HasSubstr("--stories: stories are text, not numbers"));

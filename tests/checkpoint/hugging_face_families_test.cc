@@ -60,7 +60,7 @@ void expect_refused(const std::string& golden, const Json& patch, const std::str
 
 TEST(GptOss, WhatItsConfigMayNotSay) {
   expect_refused("gpt_oss", {{"swiglu_limit", 5.0}}, "'swiglu_limit' is 5.0");
-  expect_refused("gpt_oss", {{"layer_types", {"full_attention"}}}, "one type a layer");
+  expect_refused("gpt_oss", {{"layer_types", {"full_attention"}}}, "one type per layer");
   expect_refused("gpt_oss", {{"layer_types", {"full_attention", "chunked_attention"}}}, "'layer_types'");
   expect_refused("gpt_oss", {{"hidden_act", "gelu"}}, "'hidden_act'");
 }

@@ -112,7 +112,7 @@ TEST_P(Checkpoints, saved_between_and_beside_steps_are_the_same_on_every_device_
   EXPECT_EQ(on_ranks<LateDevice>(c, go_on), straight);
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, Checkpoints, testing::Values(DType::f32, DType::bf16),
+INSTANTIATE_TEST_SUITE_P(In, Checkpoints, testing::Values(DType::f32, DType::bf16),
                          [](const auto& of) { return std::string(name_of(of.param)); });
 
 // Gate, up and down of 4.5 MB each: the host gets them in pieces.

@@ -75,8 +75,8 @@ TEST(Mutation, every_damage_is_caught_and_named) {
       for (const PlanFault& fault : faults) found += "\n  " + fault.message;
       std::string wanted;
       for (const std::string& name : damage.names) wanted += " '" + name + "'";
-      ADD_FAILURE() << kind.name << ", seed " << seed << ", " << g.origin.text() << "\nno fault says '"
-                    << damage.says.front() << "' of" << wanted << " among " << faults.size() << ":"
+      ADD_FAILURE() << kind.name << ", seed " << seed << ", " << g.origin.text() << "\nno message has '"
+                    << damage.messages.front() << "' of" << wanted << " among " << faults.size() << ":"
                     << found.substr(0, 2000);
       break;
     }

@@ -64,8 +64,6 @@ class Communicator {
   // Peer p gets send_counts[p] elements of `send`, packed in peer order; `receive` is packed the same way. Tensors may
   // be larger than the sum of their counts, and must not overlap.
   void all_to_all(Stream& stream, const Tensor& send, Counts send_counts, const Tensor& receive, Counts receive_counts);
-  // Whether all_to_all needs its counts on the host, so that the caller has to wait for them before the call.
-  virtual bool needs_host_counts() const { return true; }
   // Why a device cannot record calls as part of a graph and replay them; "" if it can, because they only queue work.
   virtual std::string why_not_recordable() const { return "ranks wait for each other on the host"; }
   // While it is on, calls are being recorded (Device::capture) and do not run: nothing watches them.

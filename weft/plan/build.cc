@@ -15,7 +15,7 @@ namespace weft {
 Plan build_plan(const Module& module, const PlanOptions& options) {
   WEFT_CHECK(options.block >= 1 && (options.block == 1 || !options.weave), "blocks of {} micro-batches", options.block);
   Plan plan = expand(module, block_order(options.micro_batches, options.block), options);
-  if (options.host_counts) plan = wait_for_counts(plan, module.layout);
+  plan = wait_for_counts(plan, module.layout);
   plan = reduce(plan, module);
   require_valid(plan, "expansion");
   if (options.kind != PlanKind::evaluate && options.delay_weight_gradients) {

@@ -13,7 +13,6 @@ struct PlanOptions {
   bool delay_weight_gradients = false;
   bool early_attention_backward = false;  // of the weave: backward before the experts' forward, to free memory sooner
   bool overlap_updates = false;           // leave a step's updates to the next one, beside its forward pass
-  bool host_counts = true;                // the communicators need counts of exchanged rows on the host
   // Micro-batches whose forward passes all run before their backward passes. Above 1 only in the oracle of a layout
   // with that many data shards: a block here corresponds to micro-batch m of all shards there.
   int block = 1;

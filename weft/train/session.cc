@@ -31,7 +31,6 @@ StepOptions evaluation_step(const SessionOptions& options, const EvaluationShape
   step.module.keep_logits = shape.keep_logits;
   step.plan = {};
   step.plan.kind = PlanKind::evaluate;
-  step.plan.host_counts = options.plan.host_counts;
   return step;
 }
 

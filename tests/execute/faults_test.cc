@@ -31,6 +31,7 @@ Plan plan_of(const RankCase& c) {
   options.batch = c.batch;
   options.length = c.length;
   options.layout = Layout::of_data_and_experts(c.ranks, c.expert_ranks);
+  options.sharding = c.sharding;
   StepOptions step;
   step.config = c.config;
   step.module = options;
@@ -107,6 +108,35 @@ TEST(Faults, forty_errors_in_any_node_on_any_rank) {
         fmt::format("node {}, {}", c.fault.node, plan.name_of(plan.nodes[static_cast<std::size_t>(c.fault.node)])),
         c.fault);
     expect_names(ended, "injected fault", c.fault);
+    EXPECT_LT(ended.seconds, 4);
+  }
+}
+
+// Ranks that gather, reduce and update parts of parameters.
+TEST(Faults, twenty_errors_where_parameters_are_divided) {
+  RankCase c = case_of(true);
+  c.sharding = ShardingStrategy::optim_grads_params;
+  const Plan plan = plan_of(c);
+  std::vector<std::vector<std::int64_t>> nodes(4);  // gathers, reductions, additions, updates
+  for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
+    const Node& node = plan.nodes[i];
+    const int kind = node.lane == Lane::gather && node.kind == NodeKind::communicate ? 0
+                     : node.lane == Lane::reduce                                     ? 1
+                     : node.kind == NodeKind::accumulate                             ? 2
+                     : node.phase == Phase::update                                   ? 3
+                                                                                     : -1;
+    if (kind >= 0) nodes[static_cast<std::size_t>(kind)].push_back(static_cast<std::int64_t>(i));
+  }
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    const std::vector<std::int64_t>& some = nodes[i % 4];
+    ASSERT_FALSE(some.empty()) << i % 4;
+    const bool stalls = i >= 16;
+    c.timeout = stalls ? 0.4 : 5;
+    c.fault = {stalls ? Kind::stall : Kind::error, some[random_below(3, i, some.size())],
+               static_cast<std::int64_t>(i) % c.ranks};
+    const Ended ended = run_with(c);
+    expect_names(ended, fmt::format("rank {}", c.fault.rank), c.fault);
+    expect_names(ended, plan.name_of(plan.nodes[static_cast<std::size_t>(c.fault.node)]), c.fault);
     EXPECT_LT(ended.seconds, 4);
   }
 }

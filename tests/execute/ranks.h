@@ -34,6 +34,8 @@ struct RankCase {
   bool graph = true;  // where a device has them
   bool bf16_gradients = false;
   double clip = 1;  // 0: none, and updates need not wait for a norm
+  ShardingStrategy sharding = ShardingStrategy::no_shard;
+  bool gather_by_piece = true, two_buffers = false;
   InjectedFault fault;
   double timeout = 600;  // of waits, in seconds
   int block = 1;         // of the oracle: the number of data shards of the layout it is compared with
@@ -89,6 +91,9 @@ inline SessionOptions options_of(const RankCase& c, World* world) {
   o.ranks.executor.graph = c.graph;
   o.plan.overlap_updates = c.overlap_updates;
   o.adam.clip = c.clip;
+  o.sharding = c.sharding;
+  o.plan.gather_by_piece = c.gather_by_piece;
+  o.plan.two_buffers = c.two_buffers;
   return o;
 }
 

@@ -62,18 +62,26 @@ RandomCase random_case(std::uint64_t seed, bool any_kind) {
         dice.of({PlanKind::train, PlanKind::train, PlanKind::train, PlanKind::gradients, PlanKind::evaluate});
     c.options.overlap_updates = dice.below(3) == 0;
     c.clips = dice.yes();
+    using enum ShardingStrategy;
+    if (c.options.kind != PlanKind::gradients)
+      c.sharding = dice.of({no_shard, no_shard, optim, optim_grads, optim_grads_params, optim_grads_params});
+    c.options.gather_by_piece = dice.yes();
+    c.options.two_buffers = dice.below(4) == 0;
+    c.options.gather_ahead = dice.of<std::int64_t>({-1, 0, 100, 10000});
   }
   return c;
 }
 
 std::string RandomCase::text() const {
   return fmt::format(
-      "pattern {} ep {} edp {} micro-batches {}{}{} {} experts {} k {}{}{}{} balance {} block {}{}{}{} kind {}",
+      "pattern {} ep {} edp {} micro-batches {}{}{} {} experts {} k {}{}{}{} balance {} block {}{}{}{} kind {} {}{}{} "
+      "ahead {}",
       pattern, expert_ranks, expert_shards, options.micro_batches, options.weave ? " woven" : "",
       options.delay_weight_gradients ? " delayed" : "", name_of(dtype), experts, k, shared ? " shared" : "",
       tied ? " tied" : "", bias ? " bias" : "", balance, options.block,
       options.early_attention_backward ? " early" : "", options.overlap_updates ? " late updates" : "",
-      clips ? "" : " no norm", static_cast<int>(options.kind));
+      clips ? "" : " no norm", static_cast<int>(options.kind), name_of(sharding),
+      options.gather_by_piece ? " by piece" : "", options.two_buffers ? " two buffers" : "", options.gather_ahead);
 }
 
 namespace {
@@ -112,6 +120,7 @@ StepOptions options_of(const RandomCase& c) {
   options.module.batch = 2;
   options.module.length = 3;
   options.module.layout = c.layout();
+  options.module.sharding = c.sharding;
   if (!c.clips) options.adam.clip = 0;
   options.plan = c.options;
   return options;

@@ -32,6 +32,7 @@ struct RandomCase {
   std::int64_t experts = 4, k = 2;
   bool shared = false, tied = false, bias = false, clips = true;
   int balance = 0;  // which way of balancing experts
+  ShardingStrategy sharding = ShardingStrategy::no_shard;
 
   int ranks() const { return expert_ranks * expert_shards; }
   Layout layout() const { return Layout::of_data_and_experts(ranks(), expert_ranks); }

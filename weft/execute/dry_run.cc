@@ -42,6 +42,17 @@ void dry_run(const Module& module, const Plan& plan, const Node& node, const Ope
       return Tensor(nullptr, value.dtype, value.shape);
     });
   }
+  if (node.kind == NodeKind::accumulate) {
+    const auto uses = plan.uses_of(node);
+    const auto tensor = [&](const BufferUse& use) {
+      return Tensor(nullptr, plan.value_of(use.buffer).dtype, plan.value_of(use.buffer).shape);
+    };
+    for (std::size_t i = 0; i + 1 < uses.size(); i += 2) {
+      const Tensor sum = tensor(uses[i]), kept = tensor(uses[i + 1]);
+      if (how.store == Store::write) operations.cast(stream, {sum, kept});
+      if (how.store == Store::add) operations.add(stream, {kept, sum, kept});
+    }
+  }
   if (node.kind != NodeKind::compute) return;
   module.piece(node.piece).code(node.phase).run(Dry(module, operations, stream, how));
 }

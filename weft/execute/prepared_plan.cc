@@ -87,6 +87,7 @@ PreparedPlan::PreparedPlan(const Module& module, Plan plan, MemoryPlan memory, D
         tensors.emplace_back(arena_->data() + memory_.offset[i], value.dtype, value.shape);
         break;
     }
+    if (value.part) tensors.back().shape = {module.shards[value.tensor.index()].here};
   }
   reserve_counts();
   find_changes();
@@ -199,10 +200,30 @@ void PreparedPlan::run(NodeId id, Stream& stream) const {
     case NodeKind::sum_of_squares:
       sum_of_squares(plan_, node, device_.operations(), stream, [this](BufferId buffer) { return tensor_of(buffer); });
       break;
+    case NodeKind::accumulate:
+      accumulate(node, stream);
+      break;
     case NodeKind::release:
       break;  // the memory plan reuses the memory
   }
   if (change == Change::carried) ++carried_done_;
+}
+
+Tensor PreparedPlan::room_of(BufferId buffer) const {
+  const Tensor tensor = tensor_of(buffer);
+  return Tensor(tensor.data, tensor.dtype, {elements_of(plan_.value_of(buffer))});
+}
+
+void PreparedPlan::accumulate(const Node& node, Stream& stream) const {
+  const auto uses = plan_.uses_of(node);
+  for (std::size_t i = 0; i + 1 < uses.size(); i += 2) {
+    const Tensor sum = tensor_of(uses[i].buffer), kept = tensor_of(uses[i + 1].buffer);
+    if (sum.shape.elements() == 0) continue;
+    if (uses[i + 1].contribution == 0)
+      device_.operations().cast(stream, {sum, kept});
+    else
+      device_.operations().add(stream, {kept, sum, kept});
+  }
 }
 
 // Copies counts, i32 [peers, n], to the host and sums them per peer: the first half of the uses into the second half.
@@ -241,10 +262,10 @@ void PreparedPlan::communicate(const Node& node, Stream& stream, bool wrong_coun
         exchange(comm, node.lane, c, stream, wrong_counts);
         break;
       case CollectiveKind::all_gather:
-        comm.all_gather(stream, send, receive);
+        comm.all_gather(stream, room_of(c.send), room_of(c.receive));
         break;
       case CollectiveKind::reduce_scatter:
-        comm.reduce_scatter(stream, send, receive, Reduction::sum);
+        comm.reduce_scatter(stream, room_of(c.send), room_of(c.receive), Reduction::sum);
         break;
       case CollectiveKind::all_reduce: {
         const auto part = [&](const Tensor& all) { return all.slice_rows(c.first_row, all.rows() - c.first_row); };

@@ -84,6 +84,8 @@ class PreparedPlan {
   void exchange(Communicator& comm, Lane lane, const NodeCollective& c, Stream& stream, bool wrong_counts) const;
   std::span<std::byte> copied_counts(Lane lane) const;
   Tensor tensor_of(BufferId buffer) const { return tensors_[buffer.index()]; }
+  Tensor room_of(BufferId buffer) const;  // all of its memory, flat
+  void accumulate(const Node& node, Stream& stream) const;
   BufferId buffer(ValueId value, int micro_batch) const;
   template <class T>
   std::span<T> input(ValueId value, int micro_batch, DType dtype) const;

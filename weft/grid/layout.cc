@@ -1,5 +1,7 @@
 #include "weft/grid/layout.h"
 
+#include <algorithm>
+
 #include "weft/base/error.h"
 
 namespace weft {
@@ -58,6 +60,23 @@ int Layout::position_in(GroupId group) const {
   for (std::size_t i = 0; i < members.size(); ++i)
     if (members[i] == rank_) return static_cast<int>(i);
   WEFT_CHECK(false, "rank {} is not in its own group '{}'", rank_.value, name_of(group));
+}
+
+GroupId Layout::spanned_by(std::span<const GroupId> groups) const {
+  RankGroup reached{rank_};
+  for (const GroupId group : groups) {
+    RankGroup further;
+    for (const RankId rank : reached)
+      for (const RankId other : seen_from(rank).members_of(group)) further.push_back(other);
+    reached = std::move(further);
+  }
+  if (reached.size() == 1) return {};
+  std::sort(reached.begin(), reached.end());
+  for (const GroupId group : groups)
+    if (members_of(group) == reached) return group;
+  for (int id = 0; id < group_count; ++id)
+    if (members_of(GroupId(id)) == reached) return GroupId(id);
+  WEFT_CHECK(false, "no group has the {} ranks that these groups reach", reached.size());
 }
 
 Layout::ExpertRange Layout::experts_at(int position, std::int64_t experts) const {

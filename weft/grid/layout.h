@@ -50,7 +50,10 @@ class Layout {
   std::vector<std::string> group_names() const;     // by id
   int size_of(GroupId group) const;
   bool divides(GroupId group) const { return size_of(group) > 1; }
-  int position_in(GroupId group) const;                    // of this rank, from 0
+  int position_in(GroupId group) const;  // of this rank, from 0
+  // The group of the ranks that are reached from this one by steps within these groups, which are independent of each
+  // other; invalid where they reach no other rank.
+  GroupId spanned_by(std::span<const GroupId> groups) const;
   RankGroup members_of(GroupId group) const;               // this rank's group
   std::vector<RankGroup> all_groups(GroupId group) const;  // of that id, over all ranks
 

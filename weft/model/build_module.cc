@@ -8,6 +8,7 @@
 #include "weft/base/error.h"
 #include "weft/device/operations/optimizer.h"
 #include "weft/model/layers/layers.h"
+#include "weft/model/sharding.h"
 
 namespace weft {
 
@@ -105,6 +106,7 @@ Module build_module(const ModelConfig& config, const ModuleOptions& options) {
   }
   for (std::size_t depth = 0; depth < hidden.size(); ++depth) add_head(b, hidden[depth], head, static_cast<int>(depth));
   ++m.units;  // units are numbered from 1 by next_unit; unit 0 is the step's own
+  shard_parameters(m, options.precision, options.sharding);
   return b.take();
 }
 

@@ -85,6 +85,7 @@ ValueId ModuleBuilder::add_tensor(const std::string& name, const Shape& shape, D
   tensor.shape = shape;
   tensor.parts = std::move(parts);
   require_size(tensor.name, shape);
+  tensor.role = tensor.parts.front().identity.role;
   tensor.decays = tensor.parts.front().shape.dims() > 1;
   std::int64_t offset = 0;
   for (ParameterPart& part : tensor.parts) {

@@ -18,6 +18,7 @@ struct ModuleOptions {
   bool keep_logits = false;                     // evaluate writes Module::logits
   Layout layout;                                // of the ranks; tells which experts are here
   bool repeatable_attention = true;             // of AttentionBackward
+  ShardingStrategy sharding = ShardingStrategy::no_shard;
 };
 
 struct ParameterValues {

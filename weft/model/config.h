@@ -139,6 +139,7 @@ struct Precision {
   }  // gradients, router, loss, moments
   // Of matrices in bf16 models: each product is summed in float, rounded when stored, and exchanged in bf16.
   bool bf16_gradients = false;
+  bool float_gradient_parts = false;  // but a rank's parts of them are kept in float, where they are divided over ranks
   DType matrix_gradient() const { return bf16_gradients && compute == DType::bf16 ? DType::bf16 : accumulate(); }
 };
 

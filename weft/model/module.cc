@@ -83,22 +83,42 @@ const PieceCode& Piece::code(Phase phase) const {
   WEFT_CHECK(false, "phase {}", static_cast<int>(phase));
 }
 
-std::vector<int> units_of_tensors(const Module& module) {
-  std::vector<int> units(module.parameters.size(), 0);
-  for (const Piece& piece : module.pieces)
-    for (const ValueUse& use : piece.forward.uses) {
+std::vector<PieceId> first_uses_of_tensors(const Module& module) {
+  std::vector<PieceId> first(module.parameters.size());
+  for (std::size_t i = 0; i < module.pieces.size(); ++i)
+    for (const ValueUse& use : module.pieces[i].forward.uses) {
       const Value& value = module.value(use.value);
-      if (value.kind != ValueKind::parameter) continue;
-      int& unit = units[value.tensor.index()];
-      if (unit == 0) unit = piece.place.unit;
+      if (value.kind != ValueKind::parameter && value.kind != ValueKind::gathered) continue;
+      PieceId& piece = first[value.tensor.index()];
+      if (!piece.valid()) piece = PieceId(static_cast<std::int64_t>(i));
     }
+  return first;
+}
+
+std::vector<int> units_of_tensors(const Module& module) {
+  std::vector<int> units;
+  for (const PieceId piece : first_uses_of_tensors(module))
+    units.push_back(piece.valid() ? module.piece(piece).place.unit : 0);
   return units;
 }
 
-GroupId norm_group(const ParameterTensor& tensor) {
-  const std::vector<Placement::Split>& splits = tensor.placement.splits;
-  WEFT_CHECK(splits.size() <= 1, "{} is divided over {} groups", tensor.name, splits.size());
-  return splits.empty() ? GroupId{} : splits.front().over;
+NormRows norm_rows(const Module& module) {
+  const Layout& layout = module.layout;
+  NormRows rows;
+  for (const ParameterTensor& tensor : module.parameters) {
+    std::vector<GroupId> over;
+    for (const Placement::Split& split : tensor.placement.splits) over.push_back(split.over);
+    const GroupId group = layout.spanned_by(over);
+    std::size_t row = 0;
+    if (group.valid())
+      while (++row < rows.groups.size() && layout.members_of(rows.groups[row]) != layout.members_of(group)) {
+      }
+    if (tensor.trained && row == rows.groups.size()) rows.groups.push_back(group);
+    rows.row_of.push_back(tensor.trained ? static_cast<std::int32_t>(row) : -1);
+  }
+  // A sum over ranks covers all rows from its group's on.
+  WEFT_CHECK(rows.groups.size() <= 2, "parameters are divided over {} groups of ranks", rows.groups.size() - 1);
+  return rows;
 }
 
 }  // namespace weft

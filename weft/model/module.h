@@ -14,6 +14,7 @@
 #include "weft/device/tensor.h"
 #include "weft/grid/layout.h"
 #include "weft/model/parameters.h"
+#include "weft/model/sharding_strategy.h"
 
 namespace weft {
 
@@ -34,6 +35,8 @@ enum class ValueKind : std::uint8_t {
   running,             // one per block of micro-batches (PlanOptions::block), which all add to it
   before,              // refers to the `running` value of the previous block, or to a constant for the first block
   output,              // one per micro-batch; read by the host after the step
+  gathered,            // a parameter whose parts are divided over ranks: whole only where it is used (Shard)
+  partial_gradient,    // a rank's own sum, of such a parameter: what the ranks then sum and divide
 };
 
 struct Value {
@@ -51,8 +54,11 @@ struct Value {
   // Of rows that ranks exchange: the group, and the number of rows for (or from) each peer.
   GroupId exchanged_over = {};
   ValueId counts = {};
-  bool given_by_host = false;  // of a step value: written by the host before the step, not by a node
-  bool read_by_host = false;   // after the step, so no node needs to read it
+  bool given_by_host = false;     // of a step value: written by the host before the step, not by a node
+  bool read_by_host = false;      // after the step, so no node needs to read it
+  bool each_micro_batch = false;  // of a partial gradient: one per micro-batch, not one per step
+  bool part = false;              // a rank's part of a divided tensor (Shard)
+  std::int64_t room = 0;  // elements of its memory, where these are more than its shape has: all parts of a tensor
 };
 
 enum class Access : std::uint8_t { read, write, add };
@@ -151,6 +157,16 @@ struct ParameterStates {
   ValueId m, v, remainder;
 };
 
+// A parameter tensor that is divided over ranks: cut into equal parts, of which the last ones may lie partly or wholly
+// beyond its end. Rows are not cut. ParameterTensor, Module::parameter_values, gradient_values and states are those of
+// this rank's part; layers use the whole tensor and add to a partial gradient of it.
+struct Shard {
+  GroupId over;               // invalid: the tensor is not divided
+  std::int64_t elements = 0;  // of a part, the same on all ranks
+  std::int64_t here = 0;      // of this rank's part, those that are elements of the tensor: arithmetic sees no others
+  ValueId whole, partial_gradient;
+};
+
 // The router's losses, by their place in Module::router_losses.
 enum class RouterLoss : std::uint8_t { aux, sequence_aux, global_aux, z };
 inline constexpr int router_loss_count = static_cast<int>(RouterLoss::z) + 1;
@@ -165,10 +181,8 @@ struct Module {
   // What the training loop writes and reads; logits only if requested.
   ValueId tokens, labels, loss, step_values, logits;
   ValueId update_values;  // f64 [StepValues::count]: step_values plus what the device computes; added with the updates
-  // f64 [n]: sums of squares of the gradients; added with the updates if gradients are clipped. Row 0: gradients that
-  // are whole on every rank; each later row: gradients divided among the ranks of one group, given by norm_groups.
+  // f64 [n]: sums of squares of the gradients, by row of norm_rows; added with the updates if gradients are clipped.
   ValueId squares;
-  std::vector<GroupId> norm_groups;  // by row of `squares`; row 0: invalid
   // MTP: the factor of each depth's summed loss, an input f64 [depths]; and each depth's loss times that factor.
   ValueId mtp_scales;
   std::vector<ValueId> mtp_losses;
@@ -177,17 +191,31 @@ struct Module {
   ValueId indexer_loss;   // of sparse attention's indexers, if they are trained
   std::vector<ValueId> parameter_values, gradient_values;  // by TensorId; no gradient unless trained
   std::vector<ParameterStates> states;                     // by TensorId; added with the updates
+  ShardingStrategy sharding = ShardingStrategy::no_shard;
+  std::vector<Shard> shards;  // by TensorId; empty: nothing is divided
 
   const Value& value(ValueId id) const { return values[id.index()]; }
+  bool divides(TensorId id) const { return !shards.empty() && shards[id.index()].over.valid(); }
+  // The tensor that layers use, of this rank's experts.
+  const Value& whole(TensorId id) const {
+    return value(divides(id) ? shards[id.index()].whole : parameter_values[id.index()]);
+  }
   // Numbered as in plans: `pieces`, then `updates`.
   const Piece& piece(PieceId id) const {
     return id.index() < pieces.size() ? pieces[id.index()] : updates[id.index() - pieces.size()];
   }
 };
 
-// The first unit that uses a parameter tensor, by TensorId; 0: none does.
+// The first piece that uses a parameter tensor, by TensorId; invalid: none does.
+std::vector<PieceId> first_uses_of_tensors(const Module& module);
+// Its unit; 0: none uses it.
 std::vector<int> units_of_tensors(const Module& module);
-// The group whose ranks hold different elements of a tensor; invalid: each rank has all of them.
-GroupId norm_group(const ParameterTensor& tensor);
+// Whose gradients are summed where in the sums of squares of the norm. Row 0: tensors that every rank has whole. Every later
+// row: those divided among the ranks of one group.
+struct NormRows {
+  std::vector<GroupId> groups{GroupId{}};  // by row; row 0: invalid
+  std::vector<std::int32_t> row_of;        // by TensorId; -1: not trained
+};
+NormRows norm_rows(const Module& module);
 
 }  // namespace weft

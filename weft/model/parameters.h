@@ -140,7 +140,8 @@ struct ParameterPart {
 struct ParameterTensor {
   std::string name;  // of this storage, for plans and errors: "main.3.qkv"
   Shape shape;
-  std::vector<ParameterPart> parts;  // they tile the tensor
+  std::vector<ParameterPart> parts;  // they tile the tensor, or of a divided one what lies within it (Module::shards)
+  Role role = Role::embedding;       // of the first of them; also where a rank's part of a divided tensor has none
   bool accumulate_dtype = false;     // kept in the accumulation dtype whatever the model computes in (router)
   bool decays = true;                // false for one-dimensional parameters
   bool expert = false;               // holds experts' parameters

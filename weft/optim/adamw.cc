@@ -24,17 +24,6 @@ Piece& add_piece(Module& m, int unit, const std::string& layer, const std::strin
   return m.updates.back();
 }
 
-// Rows of the sum of squares: one for tensors that every rank holds whole, then one per group whose ranks divide
-// tensors.
-std::vector<GroupId> norm_groups_of(const Module& m) {
-  std::vector<GroupId> groups{GroupId{}};
-  for (const ParameterTensor& tensor : m.parameters)
-    if (const GroupId group = norm_group(tensor);
-        tensor.trained && std::find(groups.begin(), groups.end(), group) == groups.end())
-      groups.push_back(group);
-  return groups;
-}
-
 }  // namespace
 
 void add_updates(Module& m, const Precision& precision, const AdamOptions& options) {
@@ -44,7 +33,9 @@ void add_updates(Module& m, const Precision& precision, const AdamOptions& optio
     const ParameterTensor& tensor = m.parameters[i];
     const TensorId id(static_cast<std::int64_t>(i));
     const auto made = [&](const char* what, DType dtype) {
-      return add_value(m, {fmt::format("{}({})", what, tensor.name), ValueKind::state, dtype, tensor.shape, id});
+      Value value{fmt::format("{}({})", what, tensor.name), ValueKind::state, dtype, tensor.shape, id};
+      value.part = m.divides(id);
+      return add_value(m, std::move(value));
     };
     ParameterStates states;
     if (tensor.trained) {
@@ -54,10 +45,8 @@ void add_updates(Module& m, const Precision& precision, const AdamOptions& optio
     }
     m.states.push_back(states);
   }
-  if (options.clip > 0) {
-    m.norm_groups = norm_groups_of(m);
-    m.squares = add_value(m, {"squares", ValueKind::step, DType::f64, {std::ssize(m.norm_groups)}});
-  }
+  if (options.clip > 0)
+    m.squares = add_value(m, {"squares", ValueKind::step, DType::f64, {std::ssize(norm_rows(m).groups)}});
   const ValueId squares = m.squares;
   // Updates read a copy of the step's numbers: when a late update runs, the host may already have given the next
   // step's.

@@ -7,6 +7,7 @@
 #include "weft/plan/passes/expand.h"
 #include "weft/plan/passes/overlap_updates.h"
 #include "weft/plan/passes/reduce.h"
+#include "weft/plan/passes/shard.h"
 #include "weft/plan/passes/wait_for_counts.h"
 #include "weft/plan/passes/weave.h"
 
@@ -17,14 +18,20 @@ Plan build_plan(const Module& module, const PlanOptions& options) {
   Plan plan = expand(module, block_order(options.micro_batches, options.block), options);
   plan = wait_for_counts(plan, module.layout);
   plan = reduce(plan, module);
-  require_valid(plan, "expansion");
+  // Divided parameters are not gathered yet, nor are their gradients reduced.
+  const bool complete = module.shards.empty();
+  if (complete) require_valid(plan, "expansion");
   if (options.kind != PlanKind::evaluate && options.delay_weight_gradients) {
     plan = delay_weight_gradients(plan);
-    require_valid(plan, "delay_weight_gradients");
+    if (complete) require_valid(plan, "delay_weight_gradients");
   }
   if (options.kind != PlanKind::evaluate && options.weave) {
     plan = weave(plan, options.early_attention_backward);
-    require_valid(plan, "weave");
+    if (complete) require_valid(plan, "weave");
+  }
+  if (!complete) {
+    plan = shard(plan, module, options);
+    require_valid(plan, "shard");
   }
   if (options.kind == PlanKind::train && options.overlap_updates) {
     plan = overlap_updates(plan);

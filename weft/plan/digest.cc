@@ -33,7 +33,7 @@ std::uint64_t digest_of(const Plan& plan) {
          {static_cast<std::int64_t>(v.storage), static_cast<std::int64_t>(v.dtype), v.bytes, v.first_summed_row,
           std::int64_t{v.counts.value}, std::int64_t{v.summed_over.value}, std::int64_t{v.replicas.value},
           std::int64_t{v.exchanged_over.value}, std::int64_t{v.norm_row}, std::int64_t{v.tensor.value},
-          std::int64_t{v.given_by_host}, std::int64_t{v.read_by_host}, std::int64_t{v.running}})
+          std::int64_t{v.given_by_host}, std::int64_t{v.read_by_host}, std::int64_t{v.running}, std::int64_t{v.part}})
       d.add(word);
     for (int dim = 0; dim < v.shape.dims(); ++dim) d.add(v.shape[dim]);
   }

@@ -34,8 +34,11 @@ struct MemoryPlan {
   std::int64_t arena = 0;                            // size: high-water mark of everything that has an offset
   std::int64_t inputs_end = 0, step_values_end = 0;  // bytes from the arena's beginning
 
-  // The same by kind, in bytes. activations: high-water mark of activations and scratch; step: inputs, constants etc.
+  // The same by kind, in bytes. activations: high-water mark of what shares the arena by its lifetimes; step: inputs,
+  // constants etc.
   std::int64_t weights = 0, gradients = 0, states = 0, activations = 0, step = 0;
+  // Of activations, the most that parameters gathered at a time take, and the most that partial gradients take.
+  std::int64_t gathered = 0, partial = 0;
   std::int64_t total() const { return weights + gradients + states + arena; }
   std::int64_t resident() const { return total() - activations; }  // in use all the time
   std::vector<std::int64_t> live;                                  // bytes of activations alive while node i runs

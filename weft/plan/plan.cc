@@ -28,6 +28,8 @@ std::string_view name_of(StorageClass storage) {
       return "scratch";
     case StorageClass::gathered:
       return "gathered";
+    case StorageClass::partial:
+      return "partial";
     case StorageClass::host:
       return "host";
   }
@@ -35,7 +37,12 @@ std::string_view name_of(StorageClass storage) {
 }
 
 bool shares_arena(StorageClass storage) {
-  return storage == StorageClass::activation || storage == StorageClass::scratch || storage == StorageClass::gathered;
+  return storage == StorageClass::activation || storage == StorageClass::scratch || storage == StorageClass::gathered ||
+         storage == StorageClass::partial;
+}
+
+std::int64_t elements_of(const ValueInfo& value) {
+  return value.bytes / static_cast<std::int64_t>(size_of(value.dtype));
 }
 
 std::string_view name_of(NodeKind kind) {
@@ -48,6 +55,8 @@ std::string_view name_of(NodeKind kind) {
       return "wait_counts";
     case NodeKind::sum_of_squares:
       return "sum_of_squares";
+    case NodeKind::accumulate:
+      return "accumulate";
     case NodeKind::release:
       return "release";
   }

@@ -14,8 +14,8 @@
 
 namespace weft {
 
-// What a buffer is for, and so how long it lives. Only activations, scratch and gathered parameters must be dead at the
-// end of a step.
+// What a buffer is for, and so how long it lives. Only those that share the arena by their lifetimes must be dead
+// at the end of a step.
 enum class StorageClass : std::uint8_t {
   weight,
   gradient,
@@ -27,6 +27,7 @@ enum class StorageClass : std::uint8_t {
   activation,
   scratch,
   gathered,  // a parameter whose parts come from several ranks: alive from its gather to its release
+  partial,   // a rank's own sum of such a parameter's gradient: alive from its first contribution to its reduction
   host,      // in host memory: counts that the host waits for
 };
 std::string_view name_of(StorageClass storage);
@@ -55,7 +56,11 @@ struct ValueInfo {  // shared by all buffers of a value; the module's values, th
   bool given_by_host = false;   // of step values: no node computes it
   bool read_by_host = false;
   bool running = false;  // a sum that continues from one micro-batch to the next
+  bool part = false;     // a rank's part of a divided tensor (Module::shards)
 };
+
+// Elements that its memory has room for.
+std::int64_t elements_of(const ValueInfo& value);
 
 using PlaceId = Id<struct PlaceTag>;
 
@@ -111,6 +116,7 @@ enum class NodeKind : std::uint8_t {
   communicate,     // the collectives of the node, in order
   wait_counts,     // the host waits for counts of rows: reads them, writes their copies
   sum_of_squares,  // of the gradients it reads, each into the row that its value names
+  accumulate,      // adds each buffer that it reads to the one after it
   release,         // ends the life of the gathered parameters that it writes
 };
 std::string_view name_of(NodeKind kind);

@@ -5,7 +5,12 @@
 namespace weft {
 
 ParameterOwners::ParameterOwners(const SessionOptions& options) {
-  for (RankId rank : options.layout.owners()) {
+  std::vector<RankId> ranks = options.layout.owners();
+  if (options.sharding != ShardingStrategy::no_shard) {  // each owns its parts
+    ranks.clear();
+    for (int r = 0; r < options.layout.ranks(); ++r) ranks.emplace_back(r);
+  }
+  for (RankId rank : ranks) {
     ModuleOptions there = training_step(options).module;
     there.layout = options.layout.seen_from(rank);
     const Module module = build_module(options.config, there);

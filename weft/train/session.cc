@@ -21,6 +21,7 @@ StepOptions training_step(const SessionOptions& o) {
   step.module.length = o.length;
   step.module.logits_slice_bytes = o.logits_slice_bytes;
   step.module.repeatable_attention = o.repeatable_attention;
+  step.module.sharding = o.sharding;
   return step;
 }
 
@@ -31,6 +32,9 @@ StepOptions evaluation_step(const SessionOptions& options, const EvaluationShape
   step.module.keep_logits = shape.keep_logits;
   step.plan = {};
   step.plan.kind = PlanKind::evaluate;
+  step.plan.gather_by_piece = options.plan.gather_by_piece;
+  step.plan.gather_ahead = options.plan.gather_ahead;
+  step.plan.two_buffers = options.plan.two_buffers;
   return step;
 }
 

@@ -39,6 +39,7 @@ struct SessionOptions {
   int threads = 1;
   std::int64_t logits_slice_bytes = 128 << 20;
   bool repeatable_attention = true;
+  ShardingStrategy sharding = ShardingStrategy::no_shard;
   bool validates = false, samples = false;  // memory for evaluate() and for logits() is counted, too
   RankOptions ranks;
   InjectedFault fault;  // of the training plan, on one rank

@@ -195,7 +195,10 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"gathered_on_the_compute_lane", "communicates on lane compute, which computes",
                [](Divided& d) { d.step.plan.nodes[gather_at(d.step.plan)].lane = Lane::compute; }},
         Damage{"gathered_from_parts_that_do_not_fit", "is not 2 parts like",
-               [](Divided& d) { d.step.plan.values[d.part.index()].shape = {4}; }},
+               [](Divided& d) {
+                 d.step.plan.values[d.part.index()].shape = {4};
+                 d.step.plan.values[d.part.index()].bytes = 16;
+               }},
         Damage{"gathered_over_one_rank", "is not 1 parts like",
                [](Divided& d) {
                  for (NodeCollective& c : d.step.plan.collectives)

@@ -109,6 +109,9 @@ class Walk {
     const bool of_update = state.storage == StorageClass::weight || (state.storage == StorageClass::state && !once);
     if (of_update && state.writer.valid() && state.writer != self)
       faults_.add({self, state.writer}, fmt::format("{} is read after it is updated", name(use.buffer)));
+    if (state.storage == StorageClass::partial)
+      faults_.add({self}, fmt::format("{} is one rank's own sum, and read by a node that does not reduce it",
+                                      name(use.buffer)));
     if (!state.written) {
       faults_.add({self, state.releaser},
                   fmt::format("{} is {}", name(use.buffer),
@@ -131,6 +134,7 @@ class Walk {
     const auto fault = [&](const char* what) {
       faults_.add({self, state.writer}, fmt::format("{} {}", name(use.buffer), what));
     };
+    if (state.storage == StorageClass::partial) fault("gets contributions and is overwritten");
     if (state.storage == StorageClass::gradient && !sums) return fault("is written by a node that is not a reduction");
     if (state.storage == StorageClass::gathered && state.written) fault("is gathered twice");
     if (state.storage == StorageClass::gathered && node(self).kind != NodeKind::communicate)

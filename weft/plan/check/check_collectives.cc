@@ -37,7 +37,8 @@ class CollectiveCheck {
     if ((node.kind == NodeKind::compute) != (node.piece.valid() && node.collectives == 0))
       fault(node.piece.valid() ? fmt::format("has a piece, but its kind is {}", name_of(node.kind))
                                : "computes, but has no piece");
-    if (node.phase == Phase::reduce) {
+    if (node.kind == NodeKind::accumulate) check_accumulate(node);
+    if (node.phase == Phase::reduce && node.kind != NodeKind::accumulate) {
       const auto collectives = plan_.collectives_of(node);
       for (const BufferUse& use : plan_.uses_of(node))
         if (use.access != Access::read && std::none_of(collectives.begin(), collectives.end(),
@@ -66,6 +67,18 @@ class CollectiveCheck {
         copy_of_[counts.index()] = copy;
     }
     if (half == 0 || uses.size() % 2 != 0) faults_.add({self_}, "waits for counts, but names none or no copies");
+  }
+
+  // Pairs of uses: a sum over ranks, and the part of a gradient that it is added to.
+  void check_accumulate(const Node& node) {
+    const auto uses = plan_.uses_of(node);
+    for (std::size_t i = 0; i + 1 < uses.size(); i += 2) {
+      const ValueInfo &sum = plan_.value_of(uses[i].buffer), &kept = plan_.value_of(uses[i + 1].buffer);
+      if (uses[i].access != Access::read || uses[i + 1].access != Access::add || !sum.part || !kept.part ||
+          sum.tensor != kept.tensor || !(sum.shape == kept.shape))
+        faults_.add({self_}, fmt::format("{} is not a sum that belongs to {}", sum.name, kept.name));
+    }
+    if (uses.empty() || uses.size() % 2 != 0) faults_.add({self_}, "adds sums, but names none or not where to");
   }
 
   void check_squares(const Node& node) {
@@ -109,9 +122,11 @@ class CollectiveCheck {
         break;
       case CollectiveKind::all_gather:
         check_parts(c, c.send, c.receive);
+        check_tensor(c, c.send, c.receive);
         break;
       case CollectiveKind::reduce_scatter:
         check_parts(c, c.receive, c.send);
+        check_tensor(c, c.receive, c.send);
         check_sum(c, plan_.value_of(c.receive));
         break;
       case CollectiveKind::broadcast:
@@ -147,9 +162,19 @@ class CollectiveCheck {
     }
   }
 
+  // A part goes to or comes from the tensor that it is a part of; together the parts must hold all of it.
+  void check_tensor(const NodeCollective& c, BufferId part, BufferId whole) {
+    const ValueInfo &one = plan_.value_of(part), &all = plan_.value_of(whole);
+    if (!one.part) return;
+    if (one.tensor != all.tensor)
+      fault(c, fmt::format("{} is not a part of {}", plan_.name_of(part), plan_.name_of(whole)));
+    if (all.bytes < all.shape.elements() * static_cast<std::int64_t>(size_of(all.dtype)))
+      fault(c, fmt::format("its parts do not hold all of {} {}", plan_.name_of(whole), to_text(all.shape)));
+  }
+
   // `whole` must consist of equal parts, one per rank.
   void check_parts(const NodeCollective& c, BufferId part, BufferId whole) {
-    const std::int64_t one = plan_.value_of(part).shape.elements(), all = plan_.value_of(whole).shape.elements();
+    const std::int64_t one = elements_of(plan_.value_of(part)), all = elements_of(plan_.value_of(whole));
     if (one < 1 || all % one != 0)
       fault(c, fmt::format("{} {} does not consist of parts like {} {}", plan_.name_of(whole),
                            to_text(plan_.value_of(whole).shape), plan_.name_of(part),

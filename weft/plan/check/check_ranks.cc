@@ -87,7 +87,7 @@ class RankCheck {
     for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
       const BufferId buffer(static_cast<std::int64_t>(i));
       const ValueInfo& value = plan.value_of(buffer);
-      if (value.storage != StorageClass::gradient) continue;
+      if (value.storage != StorageClass::gradient && value.storage != StorageClass::partial) continue;
       const RankGroup holders = ranks_of(value.replicas, c);
       if (!value.summed_over.valid()) {
         if (holders.size() > 1)
@@ -126,7 +126,7 @@ class RankCheck {
                                                 plan.name_of(buffer), to_text(shape), peers, plan.name_of(key.group)));
         };
         const auto parts = [&](BufferId part, BufferId whole) {
-          const std::int64_t one = plan.value_of(part).shape.elements(), all = plan.value_of(whole).shape.elements();
+          const std::int64_t one = elements_of(plan.value_of(part)), all = elements_of(plan.value_of(whole));
           if (one * peers != all)
             fault({{c, call.node}},
                   fmt::format("{} {} is not {} parts like {} {}, one for each rank of '{}'", plan.name_of(whole),

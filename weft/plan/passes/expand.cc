@@ -30,6 +30,10 @@ StorageClass storage_of(ValueKind kind) {
       return StorageClass::state;
     case ValueKind::output:
       return StorageClass::output;
+    case ValueKind::gathered:
+      return StorageClass::gathered;
+    case ValueKind::partial_gradient:
+      return StorageClass::partial;
   }
   WEFT_CHECK(false, "kind {}", static_cast<int>(kind));
 }
@@ -82,17 +86,19 @@ class Expansion {
 
  private:
   ValueInfo info_of(const Value& v) const {
+    const std::int64_t elements = std::max(v.shape.elements(), v.room);
     ValueInfo info{
-        v.name,  storage_of(v.kind), v.dtype, v.shape, v.shape.elements() * static_cast<std::int64_t>(size_of(v.dtype)),
-        v.tensor};
+        v.name, storage_of(v.kind), v.dtype, v.shape, elements * static_cast<std::int64_t>(size_of(v.dtype)), v.tensor};
     info.summed_over = v.summed_over;
     info.exchanged_over = v.exchanged_over;
     info.counts = v.counts;
     info.given_by_host = v.given_by_host;
     info.read_by_host = v.read_by_host;
     info.running = v.kind == ValueKind::running;
+    info.part = v.part;
     if (v.kind == ValueKind::parameter_gradient)
       info.summed_over = info.replicas = module_.parameters[v.tensor.index()].placement.replicas;
+    if (v.kind == ValueKind::partial_gradient) info.summed_over = info.replicas = module_.shards[v.tensor.index()].over;
     return info;
   }
 
@@ -111,7 +117,8 @@ class Expansion {
   }
   // Updates may have scratch too.
   bool in_micro_batch(ValueId value, int micro_batch) const {
-    return micro_batch >= 0 && of_micro_batch(plan_.values[value.index()].storage);
+    return micro_batch >= 0 &&
+           (of_micro_batch(plan_.values[value.index()].storage) || module_.value(value).each_micro_batch);
   }
   BufferId& slot_of(ValueId value, int micro_batch) {
     return in_micro_batch(value, micro_batch)

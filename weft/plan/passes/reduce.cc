@@ -77,10 +77,10 @@ class Reductions {
     std::vector<BufferUse> used;
     const ValueId squares = module_.squares;
     const BufferId sum = buffers_[squares.index()];
-    for (std::size_t row = 0; row < module_.norm_groups.size(); ++row)
+    const NormRows rows = norm_rows(module_);
+    for (std::size_t row = 0; row < rows.groups.size(); ++row)
       for (std::size_t i = 0; i < module_.parameters.size(); ++i) {
-        const ParameterTensor& tensor = module_.parameters[i];
-        if (!tensor.trained || norm_group(tensor) != module_.norm_groups[row]) continue;
+        if (rows.row_of[i] != static_cast<std::int32_t>(row)) continue;
         const ValueId gradient = module_.gradient_values[i];
         plan_.values[gradient.index()].norm_row = static_cast<std::int32_t>(row);
         used.push_back({buffers_[gradient.index()]});
@@ -88,8 +88,8 @@ class Reductions {
     used.push_back({sum, Access::write});
     made_.push_back(plan_.make_node(NodeKind::sum_of_squares, Phase::update, Lane::compute,
                                     plan_.add_place(0, "step", "norm"), -1, used));
-    for (std::size_t row = 1; row < module_.norm_groups.size(); ++row) {
-      plan_.values[squares.index()].summed_over = module_.norm_groups[row];
+    for (std::size_t row = 1; row < rows.groups.size(); ++row) {
+      plan_.values[squares.index()].summed_over = rows.groups[row];
       plan_.values[squares.index()].first_summed_row = static_cast<std::int64_t>(row);
       sum_over_ranks(plan_.add_place(0, "step", "squares"), {squares});
     }

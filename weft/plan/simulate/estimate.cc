@@ -13,7 +13,8 @@ namespace weft {
 void price(Plan& plan, const Module& module, const Pricer& pricer) {
   std::map<std::pair<PlaceId, Phase>, PieceCost> known;
   for (Node& node : plan.nodes) {
-    if (node.kind != NodeKind::compute && node.kind != NodeKind::sum_of_squares) continue;
+    if (node.kind != NodeKind::compute && node.kind != NodeKind::sum_of_squares && node.kind != NodeKind::accumulate)
+      continue;
     const auto [at, is_new] = known.try_emplace({node.place, node.phase});
     if (is_new) at->second = pricer(module, plan, node);
     node.flops = at->second.flops;
@@ -31,11 +32,13 @@ ParameterCount count_parameters(const Module& module, std::int64_t experts, std:
                                 std::int64_t expert_ranks) {
   ParameterCount count;
   bool tied = true;
-  for (const ParameterTensor& tensor : module.parameters) tied &= tensor.parts.front().identity.role != Role::head;
-  for (const ParameterTensor& tensor : module.parameters) {
-    const std::int64_t elements = tensor.shape.elements() * (tensor.expert ? expert_ranks : 1);
+  for (const ParameterTensor& tensor : module.parameters) tied &= tensor.role != Role::head;
+  for (std::size_t i = 0; i < module.parameters.size(); ++i) {
+    const ParameterTensor& tensor = module.parameters[i];
+    const Shape& whole = module.whole(TensorId(static_cast<std::int64_t>(i))).shape;
+    const std::int64_t elements = whole.elements() * (tensor.expert ? expert_ranks : 1);
     count.all += elements;
-    if (tensor.parts.front().identity.role == Role::embedding && !tied) continue;  // a lookup
+    if (tensor.role == Role::embedding && !tied) continue;  // a lookup
     count.active += tensor.expert ? elements / experts * chosen : elements;
   }
   return count;

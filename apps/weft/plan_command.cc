@@ -18,6 +18,7 @@
 #include "weft/plan/draw/perfetto.h"
 #include "weft/plan/draw/timeline_page.h"
 #include "weft/plan/simulate/estimate.h"
+#include "weft/plan/simulate/traffic.h"
 #include "weft/plan/text.h"
 #include "weft/train/data_source.h"
 #include "weft/train/options.h"
@@ -99,7 +100,7 @@ bool parse(const char* program, const char* summary, std::span<const std::string
   if (launch.rank != 0) return false;  // all processes of a launcher would print the same
   require_folder_of("--html", output.html);
   require_folder_of("--trace", options.execution.trace);
-  for (const auto& notes : {flags.notes(), weave_notes(options)})
+  for (const auto& notes : {flags.notes(), weave_notes(options), sharding_notes(options)})
     for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
   std::vector<const char*> outputs = {"--timeline", "--metrics",   "--tensorboard-dir", "--sample",
                                       "--save-hf",  "--hf-family", "--hf-dtype",        "--digest"};
@@ -152,6 +153,7 @@ int run_check_command(std::span<const std::string> words) {
   report.nodes = planned.step.plan.nodes.size();
   report.memory = planned.step.memory;
   report.flops = total_flops(planned.step.plan);
+  report.traffic = traffic_of(planned.step.plan, planned.step.module.layout);
   report.tokens = options.batch.global_batch_size * options.batch.seq_length;
   Estimate estimate;
   if (planned.faults.empty()) estimate = estimate_step(planned.step.ranks(), output.cluster);
@@ -168,6 +170,9 @@ int run_check_command(std::span<const std::string> words) {
     for (RankId rank : fault.ranks) ranks.push_back(rank.value);
     faults.push_back({{"message", fault.message}, {"nodes", nodes}, {"ranks", ranks}});
   }
+  Json traffic = Json::object();
+  for (std::size_t lane = 0; lane < lane_count; ++lane)
+    if (report.traffic[lane] > 0) traffic[std::string(name_of(static_cast<Lane>(lane)))] = report.traffic[lane];
   const MemoryPlan& m = planned.step.memory;
   const Cluster& cluster = output.cluster;
   const Json result = {
@@ -183,6 +188,8 @@ int run_check_command(std::span<const std::string> words) {
         {"gradients", m.gradients},
         {"optimizer", m.states},
         {"activations", m.activations},
+        {"gathered", m.gathered},
+        {"partial_gradients", m.partial},
         {"step", m.step}}},
       {"estimate",
        {{"step_seconds", estimate.seconds},
@@ -197,6 +204,7 @@ int run_check_command(std::span<const std::string> words) {
         {"ranks_per_machine", cluster.ranks_per_machine},
         {"machine_bandwidth", cluster.within.bandwidth},
         {"machine_latency", cluster.within.latency}}},
+      {"traffic", traffic},
       {"ranks", report.ranks},
       {"faults", faults},
   };

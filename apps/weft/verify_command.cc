@@ -45,7 +45,8 @@ int run_verify_command(std::span<const std::string> words) {
   if (options.execution.device == "cuda" && !flags.is_set("--dtype")) options.dtype = DType::f32;
   if (tolerance == 0) tolerance = options.dtype == DType::f64 ? 1e-9 : options.dtype == DType::f32 ? 1e-4 : 5e-2;
 
-  for (const std::string& note : weave_notes(options)) fmt::print(stderr, "note: {}\n", note);
+  for (const auto& notes : {weave_notes(options), sharding_notes(options)})
+    for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
   prepare_ranks(options, Launch{});
   const auto run = [&](const TrainOptions& o) {
     auto record = std::make_unique<RunRecord>(static_cast<int>(steps));

@@ -74,15 +74,28 @@ TEST(OptionsForeign, EverydayFlagsOfMegatronAreKnown) {
       EXPECT_EQ(std::string(error.what()).rfind(flag + ": ", 0), 0u) << error.what();
     }
   };
-  for (const char* flag :
-       {"--overlap-grad-reduce", "--sequence-parallel", "--tp-comm-overlap", "--cp-comm-type p2p", "--use-flash-attn",
-        "--transformer-impl transformer_engine", "--no-bias-gelu-fusion", "--no-bias-swiglu-fusion", "--no-rope-fusion",
-        "--no-masked-softmax-fusion", "--no-gradient-accumulation-fusion", "--data-cache-path c",
-        "--ckpt-format torch_dist", "--no-load-rng", "--main-grads-dtype fp32", "--dataloader-type single",
-        "--calculate-per-token-loss", "--moe-shared-expert-overlap", "--spec a.b c --pattern M*"})
-    known(flag, true);
-  for (const char* flag : {"--use-distributed-optimizer",
+  for (const char* flag : {"--overlap-grad-reduce",
                            "--overlap-param-gather",
+                           "--sequence-parallel",
+                           "--tp-comm-overlap",
+                           "--cp-comm-type p2p",
+                           "--use-flash-attn",
+                           "--transformer-impl transformer_engine",
+                           "--no-bias-gelu-fusion",
+                           "--no-bias-swiglu-fusion",
+                           "--no-rope-fusion",
+                           "--no-masked-softmax-fusion",
+                           "--no-gradient-accumulation-fusion",
+                           "--data-cache-path c",
+                           "--ckpt-format torch_dist",
+                           "--no-load-rng",
+                           "--main-grads-dtype fp32",
+                           "--dataloader-type single",
+                           "--calculate-per-token-loss",
+                           "--moe-shared-expert-overlap",
+                           "--spec a.b c --pattern M*"})
+    known(flag, true);
+  for (const char* flag : {"--overlap-param-gather-with-optimizer-step",
                            "--recompute-granularity full",
                            "--recompute-method uniform",
                            "--recompute-num-layers 1",
@@ -94,7 +107,7 @@ TEST(OptionsForeign, EverydayFlagsOfMegatronAreKnown) {
                            "--tokenizer-type HuggingFaceTokenizer",
                            "--wandb-project p",
                            "--wandb-exp-name e",
-                           "--use-megatron-fsdp",
+                           "--use-torch-fsdp2",
                            "--num-layers-per-virtual-pipeline-stage 2",
                            "--reset-position-ids",
                            "--eod-mask-loss",

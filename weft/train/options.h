@@ -18,6 +18,7 @@
 
 #include "weft/checkpoint/stored_type.h"
 #include "weft/model/config.h"
+#include "weft/model/sharding_strategy.h"
 #include "weft/optim/schedule.h"
 #include "weft/train/flags.h"
 #include "weft/train/layer_choice.h"
@@ -100,6 +101,16 @@ struct LayoutOptions {
     const std::int64_t others = tensor_model_parallel_size * context_parallel_size * pipeline_model_parallel_size;
     return others > 0 ? ranks / others : 0;
   }
+};
+
+enum class GradientType : std::uint8_t { automatic, fp32, bf16 };
+
+struct ShardingOptions {
+  std::optional<ShardingStrategy> strategy;  // absent: see strategy_of
+  bool use_distributed_optimizer = false, use_megatron_fsdp = false;
+  std::int64_t suggested_communication_unit_size = 0;  // 0: derived where the plan is made
+  bool fsdp_double_buffer = false, fine_grained_param_gather = true;
+  GradientType main_grads_dtype = GradientType::automatic, grad_comm_dtype = GradientType::automatic;
 };
 
 struct BatchOptions {
@@ -191,6 +202,7 @@ struct ExecutionOptions {
 struct TrainOptions {
   ModelOptions model;
   LayoutOptions layout;
+  ShardingOptions sharding;
   BatchOptions batch;
   DataOptions data;
   OptimizerOptions optimizer;
@@ -211,6 +223,7 @@ void add_train_flags(FlagTable& flags, TrainOptions& options);
 void add_layer_flags(FlagTable& flags, ModelOptions& options);  // those that make a pattern, without --num-experts
 void add_model_flags(FlagTable& flags, ModelOptions& options);
 void add_optimizer_flags(FlagTable& flags, OptimizerOptions& options);
+void add_sharding_flags(FlagTable& flags, ShardingOptions& options);
 void add_foreign_flags(FlagTable& flags);  // of Megatron's: accepted with a note, or refused with a reason
 
 // Reads files and command line, resolves and checks. With --explain the values are not checked, so that a wrong
@@ -237,6 +250,9 @@ std::vector<std::string> find_idle_flags(const FlagTable& flags, const TrainOpti
 // Why --overlap-moe-expert-parallel-comm has no effect in resolved options, and what would change that; empty where it
 // has one. A note, not an error: the same script may run with other numbers of ranks and batches.
 std::vector<std::string> weave_notes(const TrainOptions& options);
+// The strategy that the flags choose, and the same for one that divides over no other rank.
+ShardingStrategy strategy_of(const TrainOptions& options);
+std::vector<std::string> sharding_notes(const TrainOptions& options);
 void throw_problems(const std::vector<std::string>& problems);  // one UserError with all of them; none: returns
 void check_options(const TrainOptions& options);
 

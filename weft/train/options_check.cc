@@ -315,6 +315,29 @@ void check_optimizer(Problems& problems, const TrainOptions& options) {
     problems.add("--end-weight-decay", decay.end, "is below --start-weight-decay {}; raise it", decay.start);
 }
 
+void check_sharding(Problems& problems, const TrainOptions& options) {
+  const ShardingOptions& s = options.sharding;
+  const ShardingStrategy strategy = strategy_of(options);
+  if (s.use_distributed_optimizer && strategy == ShardingStrategy::no_shard && !s.use_megatron_fsdp)
+    problems.add("--data-parallel-sharding-strategy", "no_shard",
+                 "contradicts --use-distributed-optimizer, which means optim; drop one of the two");
+  const bool keeps_bf16 = s.main_grads_dtype == GradientType::bf16 ||
+                          (s.main_grads_dtype == GradientType::automatic && options.grad_reduce_in_bf16);
+  if (keeps_bf16 && s.grad_comm_dtype == GradientType::fp32)
+    problems.add("--megatron-fsdp-grad-comm-dtype", "fp32",
+                 "gradients that are kept in bf16 do not travel in fp32; drop it, or keep them in fp32");
+  if (s.main_grads_dtype == GradientType::fp32 && options.grad_reduce_in_bf16 &&
+      s.grad_comm_dtype == GradientType::fp32)
+    problems.add("--grad-reduce-in-bf16", "true",
+                 "contradicts --megatron-fsdp-grad-comm-dtype fp32; drop one of the two");
+  const bool widens = !keeps_bf16 && (s.grad_comm_dtype == GradientType::bf16 || options.grad_reduce_in_bf16);
+  if (widens && strategy == ShardingStrategy::optim)
+    problems.add(
+        "--data-parallel-sharding-strategy", "optim",
+        "adds up micro-batches in the type in which gradients travel, so they cannot travel in bf16 and be kept "
+        "in fp32; use optim_grads, or one type");
+}
+
 }  // namespace
 
 std::vector<std::string> find_problems(const TrainOptions& options) {
@@ -327,6 +350,7 @@ std::vector<std::string> find_problems(const TrainOptions& options) {
   check_batch(problems, options, layout_is_good);
   check_data(problems, options.data, own_model);
   check_optimizer(problems, options);
+  check_sharding(problems, options);
   const ExecutionOptions& execution = options.execution;
   if (execution.deterministic_mode && execution.attention_backward == AttentionBackwardKind::fastest)
     problems.add("--attention-backward", "fastest", "two runs of it differ; drop it or --deterministic-mode");

@@ -16,8 +16,7 @@ constexpr const char* no_random_state =
     "Random numbers are a function of the seed and what they are for: there is no state.";
 constexpr const char* other_checkpoints =
     "Weft does not do this with checkpoints yet; drop the flag (--save, --save-interval and --load save and go on)";
-constexpr const char* no_sharding =
-    "weights, gradients and optimizer state are not sharded over data-parallel ranks yet; drop the flag";
+constexpr const char* one_instance = "the optimizer cannot have several instances yet; drop the flag";
 constexpr const char* no_recomputing =
     "activations are not recomputed yet; drop the flag (a smaller --micro-batch-size needs less memory)";
 constexpr const char* no_pipeline = "there are no pipeline stages yet; drop the flag";
@@ -72,8 +71,8 @@ void add_accepted_flags(FlagTable& flags) {
   accept_all(flags,
              {"--no-gradient-accumulation-fusion", "--no-masked-softmax-fusion", "--no-bias-swiglu-fusion",
               "--no-bias-gelu-fusion", "--no-bias-dropout-fusion", "--no-rope-fusion", "--apply-rope-fusion",
-              "--no-persist-layer-norm", "--no-gradient-reduce-div-fusion", "--cross-entropy-loss-fusion",
-              "--moe-grouped-gemm", "--moe-permute-fusion", "--moe-router-fusion"},
+              "--no-persist-layer-norm", "--cross-entropy-loss-fusion", "--moe-grouped-gemm", "--moe-permute-fusion",
+              "--moe-router-fusion"},
              "The device decides how to fuse operations; results do not depend on it.");
   accept_all(flags, {"--cross-entropy-fusion-impl"}, "The device decides how to fuse operations.", "NAME");
   accept_all(flags, {"--accumulate-allreduce-grads-in-fp32"},
@@ -142,8 +141,21 @@ void add_accepted_flags(FlagTable& flags) {
                       "gradients in bf16)"));
   flags.accept("--dataloader-type", "single", "Samples come in Megatron's order.",
                only({"single"}, "samples come in the order of 'single'; drop the flag"));
-  flags.accept("--num-distributed-optimizer-instances", "1", "There is one.", only_number(1, no_sharding));
-  flags.accept("--data-parallel-sharding-strategy", "no_shard", "Nothing is sharded.", only({"no_shard"}, no_sharding));
+  flags.accept("--num-distributed-optimizer-instances", "1", "There is one.", only_number(1, one_instance));
+  flags.accept("--outer-dp-sharding-strategy", "no_shard", "There is one instance of the optimizer.",
+               only({"no_shard"}, one_instance));
+  flags.accept("--megatron-fsdp-version", "1", "Weft has one way to shard.",
+               only({"1", "2"}, "not a version of Megatron-FSDP"));
+  flags.accept("--megatron-fsdp-main-params-dtype", "fp32", "Weights are trained in float.",
+               only({"fp32", "auto"}, "weights are trained in float; drop the flag"));
+  accept_all(
+      flags,
+      {"--overlap-param-gather", "--create-all-gather-group", "--no-gradient-reduce-div-fusion",
+       "--megatron-fsdp-max-pool-double-buffer", "--fsdp-db-use-persist-buf-on-alloc-fail",
+       "--init-model-with-meta-device", "--use-nccl-ub", "--disable-symmetric-registration",
+       "--fsdp-manual-registration"},
+      "Gathers and reductions always have communicators of their own, memory planned before the run, and overlap "
+      "with computation.");
   flags.accept("--rerun-mode", "disabled", "No step is rerun.",
                only({"disabled"}, "no step is rerun, and a NaN stops the run; drop the flag"));
   flags.accept("--timing-log-level", "0", "There are no timers.",
@@ -166,10 +178,9 @@ void add_refused_flags(FlagTable& flags) {
   refuse_all(flags, {"--pretrained-checkpoint", "--non-persistent-ckpt-type"}, other_checkpoints, "DIR");
   refuse_all(flags, {"--non-persistent-save-interval"}, other_checkpoints, "N");
   refuse_all(flags, {"--use-checkpoint-opt-param-scheduler", "--exit-on-missing-checkpoint"}, other_checkpoints);
-  refuse_all(flags,
-             {"--use-distributed-optimizer", "--overlap-param-gather", "--overlap-param-gather-with-optimizer-step",
-              "--use-megatron-fsdp", "--use-torch-fsdp2"},
-             no_sharding);
+  refuse_all(flags, {"--overlap-param-gather-with-optimizer-step"},
+             "use --overlap-optimizer, which also gathers weights beside updates");
+  refuse_all(flags, {"--use-torch-fsdp2"}, "use --use-megatron-fsdp");
   refuse_all(flags, {"--optimizer-cpu-offload", "--cpu-offloading", "--use-precision-aware-optimizer"},
              "weights, gradients and optimizer state stay on the device, in float; drop the flag");
   refuse_all(flags, {"--recompute-activations", "--moe-layer-recompute"}, no_recomputing);

@@ -126,6 +126,7 @@ class Idle {
       return "there is no warm-up; set --lr-warmup-iters";
     if (flag.name == "--ep-overlap-early-attn-memory-release" && !o_.execution.overlap_moe_expert_parallel_comm)
       return "needs --overlap-moe-expert-parallel-comm";
+    if (const std::string reason = of_sharding(flag); !reason.empty()) return reason;
     if (flag.name == "--emulate-network" && o_.layout.ranks == 1) return "there is only one rank; add --ranks N";
     const CheckpointOptions& checkpoint = o_.checkpoint;
     if (is_one_of(flag, {"--save-interval", "--async-save", "--keep-last", "--no-save-optim"}) &&
@@ -148,6 +149,20 @@ class Idle {
     if (flag.name == "--no-load-optim" && checkpoint.finetune) return "--finetune loads weights only; drop the flag";
     if (flag.name.starts_with("--decoder-") && o_.layout.pipeline_model_parallel_size == 1)
       return "there are no pipeline stages; drop the flag";
+    return "";
+  }
+
+  std::string of_sharding(const Flag& flag) const {
+    const ShardingStrategy strategy = strategy_of(o_);
+    if (is_one_of(flag, {"--suggested-communication-unit-size", "--fsdp-double-buffer",
+                         "--megatron-fsdp-enable-fine-grained-param-gather"}) &&
+        strategy != ShardingStrategy::optim_grads_params)
+      return "weights are not gathered piece by piece; use --data-parallel-sharding-strategy optim_grads_params";
+    if (is_one_of(flag, {"--megatron-fsdp-main-grads-dtype", "--megatron-fsdp-grad-comm-dtype"}) &&
+        strategy == ShardingStrategy::no_shard)
+      return "gradients are not divided; use --data-parallel-sharding-strategy, or --grad-reduce-in-bf16";
+    if (flag.name == "--suggested-communication-unit-size" && o_.sharding.fsdp_double_buffer)
+      return "--fsdp-double-buffer bounds what is gathered; drop one of the two";
     return "";
   }
 

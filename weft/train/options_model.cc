@@ -139,7 +139,12 @@ ModelConfig model_config(const TrainOptions& options) {
 }
 
 Precision precision_of(const TrainOptions& options) {
-  return {.compute = options.dtype, .bf16_gradients = options.grad_reduce_in_bf16};
+  const ShardingOptions& sharding = options.sharding;
+  const bool kept = options.grad_reduce_in_bf16 || sharding.main_grads_dtype == GradientType::bf16,
+             narrow = kept || sharding.grad_comm_dtype == GradientType::bf16;
+  return {.compute = options.dtype,
+          .bf16_gradients = narrow,
+          .float_gradient_parts = narrow && (!kept || sharding.main_grads_dtype == GradientType::fp32)};
 }
 
 SplitOptions split_options(const TrainOptions& options) {

@@ -238,6 +238,7 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
       .at_least(1)
       .limited_to(1 << 20);
 
+  add_sharding_flags(flags, options.sharding);
   add_logging_flags(flags, options.logging);
   add_checkpoint_flags(flags, options.checkpoint);
   flags.section("Execution");

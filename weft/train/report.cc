@@ -8,8 +8,29 @@
 #include <fmt/format.h>
 
 #include "weft/base/text.h"
+#include "weft/plan/simulate/traffic.h"
 
 namespace weft {
+
+PlanReport report_of(Session& session, const TrainOptions& options, const Pricer& pricer) {
+  Plan priced = session.plan().plan();
+  price(priced, session.module(), pricer);
+  const ExpertsSpec& experts = session.options().config.experts;
+  PlanReport report;
+  report.pattern = session.options().config.pattern;
+  report.parameters =
+      count_parameters(session.module(), experts.experts, experts.router.k, options.layout.expert_model_parallel_size);
+  report.nodes = priced.nodes.size();
+  report.memory = session.plan().memory();
+  report.stream_bytes = static_cast<std::int64_t>(session.memory_need().streams.total());
+  report.communicator_bytes = session.memory_need().communicators;
+  report.validation_bytes = session.memory_need().evaluation;
+  report.ranks = session.options().layout.ranks();
+  report.flops = total_flops(priced);
+  report.traffic = traffic_of(priced, session.options().layout);
+  report.tokens = options.batch.global_batch_size * options.batch.seq_length;
+  return report;
+}
 
 std::string to_text(const PlanReport& r) {
   const MemoryPlan& m = r.memory;
@@ -37,12 +58,19 @@ std::string to_text(const PlanReport& r) {
   row("  gradients", bytes(m.gradients));
   row("  optimizer", bytes(m.states));
   row("  activations", fmt::format("{} at the peak", bytes(m.activations)));
+  if (m.gathered > 0) row("    gathered", fmt::format("{} of these at most, whole weights", bytes(m.gathered)));
+  if (m.partial > 0) row("    partial", fmt::format("{} of these at most, gradients to be reduced", bytes(m.partial)));
   row("  step", fmt::format("{} (inputs, tables, results)", bytes(m.step)));
   if (r.validation_bytes > 0) row("  validation", fmt::format("{} in addition", bytes(r.validation_bytes)));
   if (r.stream_bytes > 0) row("  operations", fmt::format("{} in addition, as workspace", bytes(r.stream_bytes)));
   if (r.communicator_bytes > 0)
     row("  links", fmt::format("{} in addition, between ranks, measured", bytes(r.communicator_bytes)));
   if (r.library_bytes >= 0) row("  libraries", fmt::format("{} in addition, measured", bytes(r.library_bytes)));
+  std::vector<std::string> traffic;
+  for (std::size_t lane = 0; lane < lane_count; ++lane)
+    if (r.traffic[lane] > 0)
+      traffic.push_back(fmt::format("{} {}", name_of(static_cast<Lane>(lane)), human_bytes(r.traffic[lane])));
+  if (!traffic.empty()) row("traffic", fmt::format("sends per step and rank, by lane: {}", join(traffic, ", ")));
   text.pop_back();
   return text;
 }

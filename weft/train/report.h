@@ -1,6 +1,7 @@
 // What a run prints before it begins and while it runs.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -24,12 +25,15 @@ struct PlanReport {
   std::int64_t communicator_bytes = 0;
   std::int64_t library_bytes = -1;  // -1: not measured
   std::int64_t ranks = 1;
-  double flops = 0;         // per step and rank
-  std::int64_t tokens = 0;  // per step, of all ranks
-  double product_peak = 0;  // FLOP/s measured in large products; 0: not measured
+  double flops = 0;                          // per step and rank
+  std::int64_t tokens = 0;                   // per step, of all ranks
+  double product_peak = 0;                   // FLOP/s measured in large products; 0: not measured
+  std::array<double, lane_count> traffic{};  // bytes that a rank sends in a step, by lane
   const Estimate* estimate = nullptr;
 };
 std::string to_text(const PlanReport& report);
+// Of a session's training plan: all that needs no measurement.
+PlanReport report_of(Session& session, const TrainOptions& options, const Pricer& pricer);
 // "step 72.5 ms, 81.4 % of the exchange hidden"; without the exchange if there is none.
 std::string step_text(const Estimate& estimate);
 

@@ -32,6 +32,11 @@ SessionOptions session_options(const TrainOptions& o, const ModelConfig& config,
   s.ranks.executor.graph = o.execution.cuda_graph == GraphKind::full;
   s.ranks.executor.update_processors = update_processors();
   s.repeatable_attention = o.execution.attention_backward == AttentionBackwardKind::deterministic;
+  s.sharding = strategy_of(o);
+  s.plan.gather_by_piece = o.sharding.fine_grained_param_gather;
+  if (o.sharding.suggested_communication_unit_size > 0)
+    s.plan.gather_ahead = o.sharding.suggested_communication_unit_size / 2;
+  s.plan.two_buffers = o.sharding.fsdp_double_buffer;
   s.config = config;
   s.precision = precision_of(o);
   s.batch = o.batch.micro_batch_size;

@@ -168,25 +168,11 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
   if (rank_ == 0)
     for (const auto& [flag, folder] : model_folders()) saver_->require_room(flag, folder);
 
-  Plan priced = session_->plan().plan();
-  price(priced, session_->module(), environment.pricer);
-  flops_ = total_flops(priced);
-  PlanReport report;
-  report.pattern = config_.pattern;
-  report.parameters = count_parameters(session_->module(), config_.experts.experts, config_.experts.router.k,
-                                       options.layout.expert_model_parallel_size);
-  parameters_ = report.parameters.all;
-  report.nodes = priced.nodes.size();
-  report.memory = session_->plan().memory();
-  report.stream_bytes = static_cast<std::int64_t>(session_->memory_need().streams.total());
-  report.communicator_bytes = session_->memory_need().communicators;
-  report.validation_bytes = session_->memory_need().evaluation;
+  PlanReport report = report_of(*session_, options, environment.pricer);
   if (!world_) report.library_bytes = measure_library_bytes(*session_);  // of a process; ranks may share one
-  report.ranks = ranks_;
-  report.flops = flops_;
   report.product_peak = product_peak_;
-  flops_ *= static_cast<double>(ranks_);
-  report.tokens = options.batch.global_batch_size * options.batch.seq_length;
+  parameters_ = report.parameters.all;
+  flops_ = report.flops * static_cast<double>(ranks_);
   const std::string launch = session_->executor() ? session_->executor()->launch_text() : "";
   say(fmt::format("training on {}{}{}", environment.device.name(), launch.empty() ? "" : "; ", launch));
   if (environment.device.asynchronous() && !session.repeatable_attention)

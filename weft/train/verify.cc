@@ -54,6 +54,7 @@ TrainOptions oracle_of(const TrainOptions& options) {
   oracle.execution.overlap_moe_expert_parallel_comm = oracle.execution.delay_wgrad_compute = false;
   oracle.execution.overlap_optimizer = false;
   oracle.execution.emulate_network.clear();
+  oracle.sharding = {};
   return oracle;
 }
 

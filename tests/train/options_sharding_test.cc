@@ -1,0 +1,81 @@
+// What is divided over data-parallel ranks: Megatron's flags, how they go together, and what is wrong with them.
+#include <gtest/gtest.h>
+
+#include "tests/train/parsed_options.h"
+
+namespace weft {
+namespace {
+
+using enum ShardingStrategy;
+
+ShardingStrategy strategy_in(const std::string& words) {
+  ParsedOptions run;
+  run.parse(words + " --ranks 2");
+  return strategy_of(run.options);
+}
+
+TEST(OptionsSharding, TheStrategyFollowsFromMegatronsFlags) {
+  EXPECT_EQ(strategy_in(""), no_shard);
+  EXPECT_EQ(strategy_in("--use-distributed-optimizer"), optim);
+  EXPECT_EQ(strategy_in("--use-megatron-fsdp"), optim_grads_params);
+  EXPECT_EQ(strategy_in("--data-parallel-sharding-strategy optim_grads"), optim_grads);
+  EXPECT_EQ(strategy_in("--use-megatron-fsdp --data-parallel-sharding-strategy optim"), optim);
+  EXPECT_EQ(strategy_in("--use-megatron-fsdp --use-distributed-optimizer --data-parallel-sharding-strategy no_shard"),
+            no_shard);
+  EXPECT_EQ(strategy_in("--use-megatron-fsdp --use-distributed-optimizer"), optim_grads_params);
+}
+
+TEST(OptionsSharding, ContradictionsAreNamed) {
+  EXPECT_EQ(problem_of("--ranks 2 --use-distributed-optimizer --data-parallel-sharding-strategy no_shard"),
+            "--data-parallel-sharding-strategy no_shard: contradicts --use-distributed-optimizer, which means optim; "
+            "drop one of the two");
+  EXPECT_EQ(problem_of("--ranks 2 --bf16 --use-megatron-fsdp --megatron-fsdp-main-grads-dtype bf16 "
+                       "--megatron-fsdp-grad-comm-dtype fp32"),
+            "--megatron-fsdp-grad-comm-dtype fp32: gradients that are kept in bf16 do not travel in fp32; drop it, or "
+            "keep them in fp32");
+  EXPECT_EQ(problem_of("--ranks 2 --bf16 --use-distributed-optimizer --megatron-fsdp-grad-comm-dtype bf16"),
+            "--data-parallel-sharding-strategy optim: adds up micro-batches in the type in which gradients travel, so "
+            "they cannot travel in bf16 and be kept in fp32; use optim_grads, or one type");
+}
+
+TEST(OptionsSharding, FlagsWithoutEffectAreErrors) {
+  for (const char* flag : {"--suggested-communication-unit-size 1000", "--fsdp-double-buffer",
+                           "--no-megatron-fsdp-enable-fine-grained-param-gather"})
+    EXPECT_EQ(problem_of("--ranks 2 --use-distributed-optimizer " + std::string(flag)),
+              std::string(flag) +
+                  ": weights are not gathered piece by piece; use --data-parallel-sharding-strategy "
+                  "optim_grads_params")
+        << flag;
+  EXPECT_EQ(
+      problem_of("--ranks 2 --megatron-fsdp-grad-comm-dtype bf16"),
+      "--megatron-fsdp-grad-comm-dtype bf16: gradients are not divided; use --data-parallel-sharding-strategy, or "
+      "--grad-reduce-in-bf16");
+  EXPECT_EQ(
+      problem_of("--ranks 2 --use-megatron-fsdp --fsdp-double-buffer --suggested-communication-unit-size 1000"),
+      "--suggested-communication-unit-size 1000: --fsdp-double-buffer bounds what is gathered; drop one of the two");
+}
+
+TEST(OptionsSharding, OneRankIsNotedAndNotRefused) {
+  ParsedOptions run;
+  run.parse("--use-megatron-fsdp");
+  EXPECT_EQ(
+      sharding_notes(run.options),
+      (std::vector<std::string>{"sharding strategy optim_grads_params: there is one rank, so nothing is divided"}));
+}
+
+TEST(OptionsSharding, GradientsTravelAndAreKeptInTheTypesAskedFor) {
+  const auto precision_in = [](const std::string& words) {
+    ParsedOptions run;
+    run.parse("--ranks 2 --bf16 --use-megatron-fsdp " + words);
+    return precision_of(run.options);
+  };
+  EXPECT_FALSE(precision_in("").bf16_gradients);
+  EXPECT_TRUE(precision_in("--grad-reduce-in-bf16").bf16_gradients);
+  EXPECT_FALSE(precision_in("--grad-reduce-in-bf16").float_gradient_parts);
+  EXPECT_TRUE(precision_in("--megatron-fsdp-grad-comm-dtype bf16").bf16_gradients);
+  EXPECT_TRUE(precision_in("--megatron-fsdp-grad-comm-dtype bf16").float_gradient_parts);
+  EXPECT_FALSE(precision_in("--megatron-fsdp-main-grads-dtype bf16").float_gradient_parts);
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,59 @@
+#include <fmt/format.h>
+
+#include "weft/train/options.h"
+
+namespace weft {
+
+void add_sharding_flags(FlagTable& flags, ShardingOptions& sharding) {
+  flags.section("Sharding");
+  flags
+      .choice("--data-parallel-sharding-strategy", sharding.strategy,
+              {{"no_shard", ShardingStrategy::no_shard},
+               {"optim", ShardingStrategy::optim},
+               {"optim_grads", ShardingStrategy::optim_grads},
+               {"optim_grads_params", ShardingStrategy::optim_grads_params}},
+              "What is divided over the ranks that hold the same parameters: nothing, optimizer state, also gradients, "
+              "also "
+              "weights. It decides, whatever --use-distributed-optimizer asks for.")
+      .standard("optim_grads_params with --use-megatron-fsdp, optim with --use-distributed-optimizer, else no_shard");
+  flags.add("--use-distributed-optimizer", sharding.use_distributed_optimizer,
+            "Divide optimizer state over data-parallel ranks: strategy optim.");
+  flags.add("--use-megatron-fsdp", sharding.use_megatron_fsdp,
+            "Divide weights, gradients and optimizer state over data-parallel ranks: strategy optim_grads_params.");
+  flags
+      .add("--suggested-communication-unit-size", sharding.suggested_communication_unit_size, "N",
+           "Where weights are divided: half of so many elements may be gathered before they are used.")
+      .at_least(1)
+      .standard("twice those of the mean unit");
+  flags.add(
+      "--fsdp-double-buffer", sharding.fsdp_double_buffer,
+      "Where weights are divided: gather ahead by units, at most two at a time of the forward and of the backward "
+      "pass.");
+  flags
+      .add("--megatron-fsdp-enable-fine-grained-param-gather", sharding.fine_grained_param_gather,
+           "Gather the weights of each piece of a unit when the piece needs them; otherwise all weights of a unit at "
+           "once.")
+      .no_form();
+  flags.choice(
+      "--megatron-fsdp-main-grads-dtype", sharding.main_grads_dtype,
+      {{"auto", GradientType::automatic}, {"fp32", GradientType::fp32}, {"bf16", GradientType::bf16}},
+      "Type in which divided gradients of matrices are kept. auto is fp32, or bf16 with --grad-reduce-in-bf16.");
+  flags.choice("--megatron-fsdp-grad-comm-dtype", sharding.grad_comm_dtype,
+               {{"auto", GradientType::automatic}, {"fp32", GradientType::fp32}, {"bf16", GradientType::bf16}},
+               "Type in which a micro-batch's gradients of matrices travel. auto is that in which they are kept.");
+}
+
+ShardingStrategy strategy_of(const TrainOptions& options) {
+  const ShardingOptions& s = options.sharding;
+  if (s.strategy) return *s.strategy;
+  if (s.use_megatron_fsdp) return ShardingStrategy::optim_grads_params;
+  return s.use_distributed_optimizer ? ShardingStrategy::optim : ShardingStrategy::no_shard;
+}
+
+std::vector<std::string> sharding_notes(const TrainOptions& options) {
+  const ShardingStrategy strategy = strategy_of(options);
+  if (strategy == ShardingStrategy::no_shard || options.layout.ranks > 1) return {};
+  return {fmt::format("sharding strategy {}: there is one rank, so nothing is divided", name_of(strategy))};
+}
+
+}  // namespace weft

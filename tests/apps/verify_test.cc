@@ -50,6 +50,50 @@ TEST_P(Verify, WovenAndDelayedIsTheOracle) {
     EXPECT_LE(report.at("tolerance"), 1e-9);
   }
 }
+// The command lines of those who train sharded with overlap.
+TEST(VerifySharded, WhateverIsDividedIsTheOracle) {
+  for (const char* strategy : {"optim", "optim_grads", "optim_grads_params"})
+    for (const bool delay : {false, true}) {
+      Words run = {"verify",
+                   "--pattern",
+                   "[*E][*-]",
+                   "--hidden-size",
+                   "32",
+                   "--num-attention-heads",
+                   "4",
+                   "--num-experts",
+                   "4",
+                   "--moe-ffn-hidden-size",
+                   "16",
+                   "--ffn-hidden-size",
+                   "32",
+                   "--seq-length",
+                   "24",
+                   "--micro-batch-size",
+                   "1",
+                   "--global-batch-size",
+                   "8",
+                   "--stories",
+                   "20000",
+                   "--ranks",
+                   "4",
+                   "--expert-model-parallel-size",
+                   "2",
+                   "--use-megatron-fsdp",
+                   "--data-parallel-sharding-strategy",
+                   strategy,
+                   "--overlap-moe-expert-parallel-comm",
+                   "--steps",
+                   "2",
+                   "--fp64",
+                   "--json"};
+      if (delay) run.emplace_back("--delay-wgrad-compute");
+      const Json report = parse_json(expect_done(run), "verify");
+      EXPECT_EQ(report.at("equal"), true) << strategy << report.dump(1);
+      EXPECT_LE(report.at("tolerance"), 1e-9);
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(Patterns, Verify,
                          ::testing::Values("MEM*EME", "M[M*]-[GE]", "[+E][DE]", "[*-][*E]/[*E]/[*E]"));
 

@@ -53,6 +53,25 @@ TEST(Resume, LoadsIntoAnyLayout) {
   }
 }
 
+TEST(Resume, LoadsWithAnyShardingStrategy) {
+  const ShardingStrategy strategies[] = {ShardingStrategy::no_shard, ShardingStrategy::optim,
+                                         ShardingStrategy::optim_grads, ShardingStrategy::optim_grads_params};
+  for (const ShardingStrategy saved_with : strategies) {
+    const TemporaryFolder folder;
+    RankCase from = resumed_case(4, 2, DType::bf16);
+    from.sharding = saved_with;
+    const RunOutcome saved = run(from, 0, 2, {}, folder.file("run"));
+    for (const ShardingStrategy loaded_with : strategies) {
+      RankCase to = from;
+      to.sharding = loaded_with;
+      to.ranks = loaded_with == ShardingStrategy::optim ? 2 : 4;
+      const RunOutcome loaded = run(to, 2, 2, folder.file("run"), {});
+      EXPECT_EQ(loaded.weights, saved.weights) << name_of(saved_with) << " to " << name_of(loaded_with);
+      EXPECT_EQ(loaded.states, saved.states) << name_of(saved_with) << " to " << name_of(loaded_with);
+    }
+  }
+}
+
 // Sixteen layers of DeepSeek-V3's kind with MTP, as a transformer has them (groups) or as a hybrid model (flat).
 RankCase deepseek_case(bool groups, int ranks, int expert_ranks) {
   std::string pattern = groups ? "[+-]" : "+-";

@@ -93,6 +93,10 @@ inline std::vector<ResumedCase> resumed_cases(int ranks) {
   c = resumed_case(ranks, expert_ranks, DType::bf16);
   c.weave = c.delay = c.overlap_updates = c.parallel = true;
   cases.push_back({"bf16, woven, delayed, late updates, parallel", c, Saves::beside_every_step});
+  if (ranks > 1) {
+    c.sharding = ranks == 2 ? ShardingStrategy::optim_grads_params : ShardingStrategy::optim;
+    cases.push_back({"bf16, woven, delayed, late updates, parallel, sharded", c, Saves::beside_every_step});
+  }
   for (ResumedCase& each : cases) each.name = fmt::format("{} rank(s), {}", ranks, each.name);
   return cases;
 }

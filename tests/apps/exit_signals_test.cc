@@ -189,9 +189,9 @@ TEST_F(TcpExitSignals, WithoutTheFlagEndTheRunWithAReport) {
   const auto ended = end_with(run({"--save", dir_, "--metrics", metrics_}),
                               [](RankProcesses& processes) { processes.signal(1, SIGTERM); });
   EXPECT_EQ(ended[1].code, 1);
-  EXPECT_TRUE(ended[1].says("weft: rank 1 got SIGTERM and stops. It was at: ")) << ended[1].output;
+  EXPECT_TRUE(ended[1].printed("weft: rank 1 got SIGTERM and stops. It was at: ")) << ended[1].output;
   EXPECT_EQ(ended[0].code, 1);
-  EXPECT_TRUE(ended[0].says("rank 1 failed: got SIGTERM")) << ended[0].output;
+  EXPECT_TRUE(ended[0].printed("rank 1 failed: got SIGTERM")) << ended[0].output;
   EXPECT_FALSE(saves(dir_));
 }
 
@@ -241,7 +241,7 @@ TEST_F(MpiExitSignals, OfOneRankOrAllSaveAndExitWithZero) {
 TEST_F(MpiExitSignals, WithoutTheFlagEndTheRunWithAReport) {
   const EndedProcess ended = end_with(run({"--save", dir_, "--metrics", metrics_}), {1}, SIGTERM);
   EXPECT_NE(ended.code, 0);
-  EXPECT_TRUE(ended.says("weft: rank 1 got SIGTERM and stops. It was at: ")) << ended.output;
+  EXPECT_TRUE(ended.printed("weft: rank 1 got SIGTERM and stops. It was at: ")) << ended.output;
   EXPECT_FALSE(saves(dir_));
 }
 

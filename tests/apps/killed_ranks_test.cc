@@ -58,7 +58,7 @@ void kill_one_at_random_moments(bool beside, int kills) {
     const auto ended = processes.wait();
     const EndedProcess& other = ended[1 - killed];
     ASSERT_EQ(other.code, 1) << other.output;
-    EXPECT_TRUE(other.says(fmt::format("rank {} is gone (its connection closed)", killed))) << other.output;
+    EXPECT_TRUE(other.printed(fmt::format("rank {} is gone (its connection closed)", killed))) << other.output;
     const std::optional<std::int64_t> latest = latest_checkpoint(dir);
     ASSERT_TRUE(latest && *latest >= wanted) << other.output;
     last = *latest;

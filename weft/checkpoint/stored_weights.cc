@@ -117,6 +117,7 @@ void StoredWeights::read(const ParameterIdentity& identity, const Shape& logical
 }
 
 void StoredWeights::read(const ParameterPart& part, HostTensor& tensor) const {
+  set_to_zero(part, tensor);  // rows of the vocabulary's padding
   read(part.identity, part.shape, part.runs(), tensor.dtype, tensor.bytes.data());
 }
 

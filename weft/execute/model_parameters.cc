@@ -212,7 +212,7 @@ void ModelParameters::write(TensorId id, Content content, const ParameterPart& p
 void ModelParameters::write(TensorId id, Content content, const ParameterPart& part, const Source& source) const {
   HostTensor values(type_of(id, content), 0);
   each_piece(part, values.dtype, [&](const ParameterPart& piece, std::int64_t first, std::int64_t count) {
-    values.bytes.assign(static_cast<std::size_t>(count) * size_of(values.dtype), std::byte{});
+    values.bytes.resize(static_cast<std::size_t>(count) * size_of(values.dtype));
     source(piece, values);
     write(id, content, part, first, count, values.bytes);
   });

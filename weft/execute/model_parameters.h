@@ -29,7 +29,7 @@ class ModelParameters {
   // The host never holds a whole tensor: parts come in pieces of some MiB. A piece is a part of its own, a smaller box of the
   // same parameter, with a tensor that holds nothing else.
   //
-  // Writes the piece's elements to their places in the tensor, which is zero before.
+  // Writes all of the piece's elements to their places in the tensor, which holds anything before.
   using Source = std::function<void(const ParameterPart& piece, HostTensor& tensor)>;
   void write(TensorId id, Content content, const ParameterPart& part, const Source& source) const;
   // Sets all weights. Moments become zero.

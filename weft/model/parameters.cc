@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include <fmt/format.h>
 
@@ -186,6 +187,12 @@ void initialise(const ParameterPart& part, std::uint64_t seed, HostTensor& tenso
   const std::uint64_t key = random_key(seed, to_text(part.identity));
   set_numbers(part, tensor,
               [&](std::int64_t index) { return initial_value(part.init, key, static_cast<std::uint64_t>(index)); });
+}
+
+void set_to_zero(const ParameterPart& part, HostTensor& tensor) {
+  const BoxRuns runs = part.runs();
+  for (std::int64_t r = 0; r < runs.size(); ++r)
+    std::memset(tensor.at(runs[r].tensor), 0, static_cast<std::size_t>(runs[r].count) * size_of(tensor.dtype));
 }
 
 void each_number(const ParameterPart& part, const HostTensor& tensor,

@@ -153,6 +153,8 @@ struct ParameterTensor {
 // Writes the part's initial values. They are a pure function of (seed, identity, index in the logical parameter).
 void initialise(const ParameterPart& part, std::uint64_t seed, HostTensor& tensor);
 
+void set_to_zero(const ParameterPart& part, HostTensor& tensor);
+
 // Elements of the part, one by one, by their index in the logical parameter.
 void each_number(const ParameterPart& part, const HostTensor& tensor,
                  const std::function<void(std::int64_t index, double number)>& visit);

@@ -327,6 +327,7 @@ void MegatronCheckpoint::each_place(Content content, const ParameterIdentity& id
 }
 
 void MegatronCheckpoint::read(Content content, const ParameterPart& part, HostTensor& tensor) const {
+  set_to_zero(part, tensor);  // rows of the vocabulary's padding
   each_place(content, part.identity, part.shape, [&](const Place& place, const DiskPart& stored) {
     read_part(files_, *place.tensor, stored, part, tensor);
   });

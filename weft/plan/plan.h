@@ -81,8 +81,8 @@ using MatchId = Id<struct MatchTag>;
 struct NodeCollective {
   CollectiveKind kind = CollectiveKind::all_to_all;
   GroupId group;  // of Plan::groups
-  // A send has no `receive`, a receive no `send`, a barrier neither. In all_reduce and broadcast they may be the same
-  // buffer.
+  // A send has no `receive`, a receive no `send`, a barrier neither. In a broadcast both are the same buffer, in an
+  // all_reduce they may be.
   BufferId send, receive;
   BufferId send_counts, receive_counts;  // of an exchange of rows, in device memory
   // The same summed per peer, i64 [peers], if the host must know them: a wait fills them.
@@ -116,7 +116,7 @@ enum class NodeKind : std::uint8_t {
   communicate,     // the collectives of the node, in order
   wait_counts,     // the host waits for counts of rows: reads them, writes their copies
   sum_of_squares,  // of the gradients it reads, each into the row that its value names
-  accumulate,      // adds each buffer that it reads to the one after it
+  accumulate,      // adds sums over ranks to what a rank keeps: pairs of uses, from and to
   release,         // ends the life of the gathered parameters that it writes
 };
 std::string_view name_of(NodeKind kind);

@@ -10,13 +10,6 @@ namespace weft {
 
 namespace {
 
-// The lane also adds up gradients, which takes no share of the processors worth dividing.
-bool is_late_update(const Node& node) { return node.lane == Lane::update && node.kind == NodeKind::compute; }
-
-}  // namespace
-
-namespace {
-
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 }  // namespace
@@ -59,7 +52,7 @@ StreamExecutor::StreamExecutor(const PreparedPlan& plan, Device& device, Stream&
   // updates run beside any node.
   std::ptrdiff_t last_update = -1;
   for (std::size_t i = 0; i < nodes.size(); ++i)
-    if (is_late_update(nodes[i])) {
+    if (nodes[i].lane == Lane::update) {
       last_update = static_cast<std::ptrdiff_t>(i);
       updates_.push_back(i);
     }
@@ -72,7 +65,8 @@ StreamExecutor::StreamExecutor(const PreparedPlan& plan, Device& device, Stream&
 DivisionTrials StreamExecutor::divisions(std::optional<int> update_processors) const {
   const std::vector<Node>& nodes = plan_.plan().nodes;
   const int all = device_.processors();
-  if (std::none_of(nodes.begin(), nodes.end(), is_late_update)) return DivisionTrials({all}, all);
+  const auto updates = [](const Node& node) { return node.lane == Lane::update; };
+  if (std::none_of(nodes.begin(), nodes.end(), updates)) return DivisionTrials({all}, all);
   if (!update_processors) return DivisionTrials(divisions_to_try(all), all);
   return DivisionTrials({*update_processors > 0 && *update_processors < all ? *update_processors : all}, all);
 }
@@ -94,7 +88,7 @@ void StreamExecutor::record_graph() {
 void StreamExecutor::begin_trial() {
   const std::vector<Node>& nodes = plan_.plan().nodes;
   shares_.resize(nodes.size());
-  for (std::size_t i = 0; i < nodes.size(); ++i) shares_[i] = is_late_update(nodes[i]) || i < beside_;
+  for (std::size_t i = 0; i < nodes.size(); ++i) shares_[i] = nodes[i].lane == Lane::update || i < beside_;
   divide_processors();
 }
 
@@ -104,7 +98,7 @@ void StreamExecutor::divide_processors() {
   processors_.assign(nodes.size(), all);
   if (!ran_ || !trials_.divides()) return;  // in the first step every operation sees all processors
   for (std::size_t i = 0; i < nodes.size(); ++i)
-    if (shares_[i]) processors_[i] = is_late_update(nodes[i]) ? updates : all - updates;
+    if (shares_[i]) processors_[i] = nodes[i].lane == Lane::update ? updates : all - updates;
 }
 
 // Uses the times of a step in which all updates had their share of the processors. Updates that would keep the compute

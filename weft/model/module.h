@@ -123,7 +123,8 @@ struct PieceCode {
   explicit operator bool() const { return static_cast<bool>(run) || !collectives.empty(); }
 };
 
-// A queue of nodes on a rank; a stream or a thread. Lanes that communicate carry no arithmetic.
+// A queue of nodes on a rank; a stream or a thread. Lanes that communicate carry no arithmetic, but for adding up what
+// they have reduced.
 enum class Lane : std::uint8_t { compute, exchange, tensor, gather, reduce, pipe, update };
 inline constexpr int lane_count = static_cast<int>(Lane::update) + 1;
 std::string_view name_of(Lane lane);

@@ -14,9 +14,11 @@ struct PlanOptions {
   bool early_attention_backward = false;  // of the weave: backward before the experts' forward, to free memory sooner
   bool overlap_updates = false;           // leave a step's updates to the next one, beside its forward pass
   // Where parameters are divided over ranks (Module::shards):
-  bool gather_by_piece = true;     // gathers what a piece uses; otherwise all that its unit uses
-  std::int64_t gather_ahead = -1;  // elements gathered before their first use, at most; -1: those of the mean unit
-  bool two_buffers = false;        // instead: of each direction, two units at most are gathered at a time
+  bool gather_by_piece = true;  // gathers what a piece uses; otherwise all that its unit uses
+  // Elements gathered before their first use, at most, or those of one residency if that has more; -1: those of the mean
+  // unit.
+  std::int64_t gather_ahead = -1;
+  bool two_buffers = false;  // instead: at most two units of each direction are gathered at a time
   // Micro-batches whose forward passes all run before their backward passes. Above 1 only in the oracle of a layout
   // with that many data shards: a block here corresponds to micro-batch m of all shards there.
   int block = 1;

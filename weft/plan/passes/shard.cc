@@ -260,7 +260,7 @@ class Sharding {
       sum.bytes =
           sum.bytes / static_cast<std::int64_t>(size_of(sum.dtype)) * static_cast<std::int64_t>(size_of(from.dtype));
       sum.dtype = from.dtype;
-      sum.summed_over = sum.replicas = from.summed_over;
+      sum.summed_over = from.summed_over;
       at->second = plan_.add_value(sum);
     }
     return at->second;
@@ -279,7 +279,7 @@ class Sharding {
       const BufferId into = buffer_of_step(kept);
       NodeCollective c{CollectiveKind::reduce_scatter, over, gradient, into};
       c.bytes = plan_.values[partial.index()].bytes;
-      if (all == 1 && !info.replicas.valid() && info.dtype == plan_.values[partial.index()].dtype) {
+      if (all == 1 && info.dtype == plan_.values[partial.index()].dtype) {
         info.summed_over = info.replicas = over;
       } else {
         c.receive = plan_.add_buffer(sum_of(partial), micro_batch);
@@ -296,7 +296,7 @@ class Sharding {
                                     micro_batch, used, communication));
     if (!added.empty())
       nodes.push_back(
-          plan_.make_node(NodeKind::accumulate, Phase::reduce, Lane::update, place(bundle, "add"), micro_batch, added));
+          plan_.make_node(NodeKind::accumulate, Phase::reduce, Lane::reduce, place(bundle, "add"), micro_batch, added));
   }
 
   Plan plan_;

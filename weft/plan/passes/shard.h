@@ -1,6 +1,6 @@
 // Divided parameters: gathered where they are used, their gradients reduced where they are complete.
 //
-// Contract. Takes a plan of a module with shards, in its final order, in which nodes use whole parameters and add to
+// Contract. Takes a plan of a module with shards, after delay and weave and before overlap_updates, in which nodes use whole parameters and add to
 // partial gradients. Inserts, without changing the order of what is there:
 //
 //   gather    Before the first node of a residency: all parts, from all ranks, into an instance of the whole parameter.
@@ -10,10 +10,10 @@
 //   release   Of each parameter, after the last node of a residency that uses it.
 //   reduce    After the last contribution to a partial gradient, of a micro-batch (optim_grads, optim_grads_params) or
 //             of the step (optim): the sum over ranks, of which every rank keeps its part.
-//   add       Where a step reduces more than once: adds that sum to the kept part of the gradient, on the update lane,
-//             in the order of the micro-batches.
+//   add       Where a step reduces more than once: adds that sum to the kept part of the gradient, in the order of the
+//             micro-batches.
 //
-// Gathers and releases are on the gather lane, reductions on the reduce lane.
+// Gathers and releases are on the gather lane; reductions, and the additions after them, on the reduce lane.
 #pragma once
 
 #include "weft/model/module.h"

@@ -102,11 +102,13 @@ class TcpRanksWithFiles : public testing::Test {
   }
   std::string file(const std::string& name) const { return work_.file("1/" + name); }
 
-  std::string refusal_of_models() const {
+  std::string refusal_of_models(const Words& further = {}) const {
     const auto run = [&](const char* rank) {
-      return Words{
-          "train",         "--hf", work_.file(rank), "--mock-data", "--seq-length", "16", "--micro-batch-size", "1",
-          "--train-iters", "2",    "--eval-iters",   "0",           "--threads",    "1"};
+      return Words{"train",         "--hf", work_.file(rank),     "--mock-data",
+                   "--seq-length",  "16",   "--micro-batch-size", "1",
+                   "--train-iters", "2",    "--eval-iters",       "0",
+                   "--threads",     "1"} +
+             further;
     };
     return refusal_of(run("0"), run("1"));
   }
@@ -136,6 +138,15 @@ TEST_F(TcpRanksWithFiles, OtherWeightsAreRefused) {
               testing::AllOf(testing::StartsWith("weft: ranks 0 and 1 have loaded different weights, "
                                                  "the first of them final_norm.weight"),
                              testing::EndsWith(": give all ranks the same model\n")));
+}
+
+// Each rank takes other parts of the weights, so the files are compared.
+TEST_F(TcpRanksWithFiles, OtherFilesOfDividedWeightsAreRefused) {
+  change_byte("model.safetensors", 100);
+  EXPECT_THAT(refusal_of_models({"--use-megatron-fsdp"}),
+              testing::AllOf(testing::StartsWith("weft: the files of the model differ, first 'model.safetensors "),
+                             testing::HasSubstr("' on rank 1 and 'model.safetensors "),
+                             testing::EndsWith("' on rank 0: give all ranks the same files\n")));
 }
 
 TEST_F(TcpRanksWithFiles, OtherTokensAreRefused) {

@@ -13,6 +13,7 @@
 #include "weft/checkpoint/new_folder.h"
 #include "weft/train/checkpoint_args.h"
 #include "weft/train/last_complete.h"
+#include "weft/train/same_run.h"
 #include "weft/train/trainer.h"
 
 namespace weft {
@@ -74,6 +75,8 @@ RunPosition CheckpointControl::begin(const Say& say) {
     if (session_.options().layout.rank().value == 0) fmt::print(stderr, "warning: {}\n", text);
   };
   const bool optimizer = !o.finetune && !o.no_load_optim;
+  // Weights that several ranks hold are compared as they are loaded (require_same_weights), parts that they divide are not.
+  const bool divided = session_.module().sharding != ShardingStrategy::no_shard;
   std::unique_ptr<CheckpointReader> checkpoint;
   if (!o.load.empty()) {
     const std::optional<CheckpointPlace> place = find(warn);
@@ -94,6 +97,7 @@ RunPosition CheckpointControl::begin(const Say& say) {
       say(fmt::format("there are no weights in {}; the run starts from random ones (--seed {})", options_.model.hf,
                       options_.data.seed));
     load_parameters(session_, options_);
+    if (!random && divided) require_same_files(session_.ranks(), options_.model.hf);
     return start_;
   }
   LoadOptions load{optimizer, o.dist_ckpt_strictness, static_cast<std::uint64_t>(options_.data.seed), warn};
@@ -109,6 +113,7 @@ RunPosition CheckpointControl::begin(const Say& say) {
     differences_ = differences;
   };
   const RunPosition there = load_checkpoint(session_, *checkpoint, load);
+  if (divided) require_same_files(session_.ranks(), checkpoint->folder());
   if (!o.finetune) start_ = there;
   if (o.load == o.save && !o.finetune) saved_ = start_.iteration;
   say(fmt::format("loaded {}, iteration {}{}", checkpoint->folder().string(), there.iteration,

@@ -1,12 +1,14 @@
 #include "weft/train/same_run.h"
 
 #include <algorithm>
+#include <fstream>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "weft/base/checksum.h"
 #include "weft/base/json.h"
+#include "weft/checkpoint/manifest.h"
 #include "weft/checkpoint/model_description.h"
 
 namespace weft {
@@ -28,6 +30,21 @@ std::string tokens_checksum(const TokenSource& source) {
     sums += checksum_text(checksum_of(std::as_bytes(std::span(sample.labels))));
   }
   return checksum_text(checksum_of(sums));
+}
+
+// Of a file's size and of some of its bytes: all of a small one, blocks at equal distances of a large one.
+std::string sample_checksum(const std::filesystem::directory_entry& file) {
+  constexpr std::uint64_t block = 4096, blocks = 256;
+  const std::uint64_t size = file.file_size();
+  const std::uint64_t step = std::max(block, size / blocks / block * block);
+  std::ifstream in(file.path(), std::ios::binary);
+  std::string bytes(block, '\0'), sums = std::to_string(size);
+  for (std::uint64_t at = 0; at < size; at += step) {
+    in.seekg(static_cast<std::streamoff>(at));
+    in.read(bytes.data(), static_cast<std::streamsize>(std::min(block, size - at)));
+    sums += checksum_text(checksum_of(std::string_view(bytes).substr(0, static_cast<std::size_t>(in.gcount()))));
+  }
+  return fmt::format("{} bytes, {}", size, checksum_text(checksum_of(sums)));
 }
 
 void require_same_source(const RankExchange& ranks, const TokenSource* source, const char* what) {
@@ -69,6 +86,22 @@ void require_same_data(const RankExchange& ranks, const DataSplits& splits) {
   if (ranks.ranks() == 1) return;
   require_same_source(ranks, splits.train.get(), "the training data");
   require_same_source(ranks, splits.valid.get(), "the validation data");
+}
+
+void require_same_files(const RankExchange& ranks, const std::filesystem::path& folder) {
+  if (ranks.ranks() == 1) return;
+  std::vector<std::string> lines;
+  const bool described = std::filesystem::exists(folder / manifest_name);  // it has the checksums of all others
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    if (entry.is_regular_file() && (!described || entry.path().filename() == manifest_name))
+      lines.push_back(entry.path().filename().string() + " " + sample_checksum(entry));
+  std::sort(lines.begin(), lines.end());
+  const auto found = first_difference(ranks, lines);
+  if (!found) return;
+  throw AgreedError(found->rank,
+                    fmt::format("the files of the model differ, first '{}' on rank {} and '{}' on rank {}: give "
+                                "all ranks the same files",
+                                found->on_rank, found->rank.value, found->on_other, found->other.value));
 }
 
 void require_same_weights(Session& session) {

@@ -15,6 +15,7 @@ namespace {
 struct GoldenPlan {
   const char* name;
   bool weave, delay, late;
+  ShardingStrategy sharding = ShardingStrategy::no_shard;
 };
 
 class GoldenPlans : public testing::TestWithParam<GoldenPlan> {};
@@ -26,7 +27,7 @@ TEST_P(GoldenPlans, text_equals_the_file) {
   options.weave = GetParam().weave;
   options.delay_weight_gradients = GetParam().delay;
   options.overlap_updates = GetParam().late;
-  const StepPlan step = small_step("[*E]-E", options, Layout::of_data_and_experts(2, 2));
+  const StepPlan step = small_step("[*E]-E", options, Layout::of_data_and_experts(2, 2), {}, GetParam().sharding);
   const std::string text = to_text(step.plan, step.memory);
   const std::filesystem::path file =
       std::filesystem::path(WEFT_SOURCE_DIR) / "tests/plan/golden" / (std::string(GetParam().name) + ".plan");
@@ -35,11 +36,12 @@ TEST_P(GoldenPlans, text_equals_the_file) {
       << "if the change is intended, run plan_test with WEFT_WRITE_GOLDEN=1 and review the difference";
 }
 
-INSTANTIATE_TEST_SUITE_P(Orders, GoldenPlans,
-                         testing::Values(GoldenPlan{"woven_ep2", true, false, false},
-                                         GoldenPlan{"delayed_ep2", true, true, false},
-                                         GoldenPlan{"late_updates_ep2", true, true, true}),
-                         [](const auto& golden) { return std::string(golden.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Orders, GoldenPlans,
+    testing::Values(GoldenPlan{"woven_ep2", true, false, false}, GoldenPlan{"delayed_ep2", true, true, false},
+                    GoldenPlan{"late_updates_ep2", true, true, true},
+                    GoldenPlan{"sharded_ep2", true, true, false, ShardingStrategy::optim_grads_params}),
+    [](const auto& golden) { return std::string(golden.param.name); });
 
 }  // namespace
 }  // namespace weft

@@ -21,12 +21,13 @@ inline ModelConfig small_config(const std::string& pattern) {
 }
 
 inline StepPlan small_step(const std::string& pattern, const PlanOptions& plan, const Layout& layout = {},
-                           const AdamOptions& adam = {}) {
+                           const AdamOptions& adam = {}, ShardingStrategy sharding = ShardingStrategy::no_shard) {
   StepOptions options;
   options.config = small_config(pattern);
   options.module.batch = 2;
   options.module.length = 3;
   options.module.layout = layout;
+  options.module.sharding = sharding;
   options.adam = adam;
   options.plan = plan;
   return plan_step(options);

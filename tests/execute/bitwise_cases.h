@@ -53,6 +53,13 @@ inline std::vector<NamedCase> bitwise_cases(int ranks) {
     c.bf16_gradients = pattern[0] == 'M' && pattern[1] == 'E';
     cases.push_back({fmt::format("{} ranks={}", pattern, ranks), c});
   }
+  for (const ShardingStrategy strategy : {ShardingStrategy::optim, ShardingStrategy::optim_grads_params}) {
+    if (ranks == 1) continue;
+    RankCase c = cases[strategy == ShardingStrategy::optim ? 0 : 3].run;  // with whole parameters
+    c.sharding = strategy;
+    cases.push_back(
+        {fmt::format("{} ranks={} ep={} {}", c.config.pattern, ranks, c.expert_ranks, name_of(strategy)), c});
+  }
   return cases;
 }
 
@@ -66,10 +73,14 @@ inline std::uint64_t bits_of(std::uint64_t hash, const std::vector<double>& valu
   return hash;
 }
 
-// One line for the losses and norms, one per parameter; equal lines mean equal bits.
+// One line for the losses and norms, one per parameter or one for all that are divided; equal lines mean equal bits.
 inline std::vector<std::string> lines_of(const std::string& name, const RankRun& run) {
   std::vector<std::string> lines{
       fmt::format("bits {}: losses {:016x}", name, bits_of(bits_of(1, run.losses), run.norms))};
+  if (!run.digest.empty()) {
+    lines.push_back(fmt::format("bits {}: weights {}", name, run.digest));
+    return lines;
+  }
   for (const auto& [identity, values] : run.weights())
     lines.push_back(fmt::format("bits {}: {} {:016x}", name, to_text(identity), bits_of(1, values)));
   return lines;

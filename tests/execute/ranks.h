@@ -10,6 +10,7 @@
 #include "weft/comm/local/cluster.h"
 #include "weft/device/cpu/device.h"
 #include "weft/model/logical_parameters.h"
+#include "weft/train/digest.h"
 #include "weft/train/session.h"
 
 namespace weft {
@@ -17,6 +18,7 @@ namespace weft {
 struct RankRun {
   std::vector<double> losses, norms;  // losses: of the model, and of its routers after it
   LogicalParameters parameters;       // of all ranks; replicas have been compared
+  std::string digest;                 // of all ranks' weights, where a rank has parts of them only
 
   std::map<ParameterIdentity, std::vector<double>> weights() const {
     std::map<ParameterIdentity, std::vector<double>> weights;
@@ -32,7 +34,7 @@ struct RankCase {
   std::int64_t batch = 1, length = 6;
   bool weave = false, delay = false, parallel = false, early = false, overlap_updates = false;
   bool graph = true;  // where a device has them
-  bool bf16_gradients = false;
+  bool bf16_gradients = false, float_gradient_parts = false;
   double clip = 1;  // 0: none, and updates need not wait for a norm
   ShardingStrategy sharding = ShardingStrategy::no_shard;
   bool gather_by_piece = true, two_buffers = false;
@@ -77,6 +79,7 @@ inline SessionOptions options_of(const RankCase& c, World* world) {
   o.config = c.config;
   o.precision.compute = c.dtype;
   o.precision.bf16_gradients = c.bf16_gradients;
+  o.precision.float_gradient_parts = c.float_gradient_parts;
   o.batch = c.batch;
   o.length = c.length;
   o.plan.micro_batches = c.micro_batches;
@@ -114,6 +117,7 @@ inline RankRun run_rank(const RankCase& c, World* world, Device& device) {
   session.parameters().each(Content::weight, [&](const ParameterPart& part, const HostTensor& tensor) {
     WEFT_CHECK(result.parameters.add(part, tensor), "{} is there twice", to_text(part.identity));
   });
+  if (c.sharding != ShardingStrategy::no_shard) result.digest = weight_digest(session);
   return result;
 }
 

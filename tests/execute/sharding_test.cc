@@ -107,5 +107,103 @@ TEST(Sharding, bits_depend_on_the_sums_alone) {
       }
 }
 
+// A frozen tensor, a bias that follows counts, MTP with tied weights, and more ranks than some tensors have rows: what is
+// divided, and what is not, gives the bits of whole parameters where the sums are the same.
+TEST(Sharding, of_what_is_not_trained_by_a_gradient_changes_no_bit) {
+  RankCase c = sharded_case("[DE]M/[+E]");
+  c.config.latent_attention.indexer = {.heads = 2, .dim = 4, .topk = 3};
+  c.config.tied_embeddings = true;
+  c.config.experts.router.score = RouterSpec::Score::sigmoid;
+  c.config.experts.router.choose_first = false;
+  c.config.experts.router.normalise = true;
+  c.config.experts.expert_bias = true;
+  c.config.experts.balance.bias_update_rate = 0.01;
+  c.dtype = DType::bf16;
+  c.ranks = 8;
+  c.expert_ranks = 2;
+  c.micro_batches = 1;
+  c.clip = 0;
+  const RankRun whole = run_ranks(c);
+  for (const ShardingStrategy strategy : strategies) {
+    c.sharding = strategy;
+    expect_same_bits(run_ranks(c), whole, text_of(c));
+  }
+}
+
+// Sums that travel in bf16 and are kept in float: with one micro-batch nothing is added to them, so they are the same.
+TEST(Sharding, keeps_float_sums_of_bf16_gradients) {
+  RankCase c = sharded_case("[*E][*-]");
+  c.dtype = DType::bf16;
+  c.bf16_gradients = true;
+  c.ranks = 4;
+  c.expert_ranks = 2;
+  for (const int micro_batches : {1, 3}) {
+    c.micro_batches = micro_batches;
+    c.sharding = ShardingStrategy::optim_grads;
+    c.float_gradient_parts = false;
+    const RankRun narrow = run_ranks(c);
+    c.float_gradient_parts = true;
+    const RankRun wide = run_ranks(c);
+    c.sharding = ShardingStrategy::optim_grads_params;
+    expect_same_bits(run_ranks(c), wide, text_of(c));
+    if (micro_batches == 1)
+      expect_same_bits(wide, narrow, text_of(c));
+    else
+      EXPECT_NE(wide.losses, narrow.losses);
+  }
+}
+
+TEST(Sharding, divides_every_element_once) {
+  const RankCase c = sharded_case("M[*E]G-/[*E]");
+  for (const auto& [ranks, expert_ranks] : {std::pair{2, 1}, {8, 2}, {16, 1}}) {
+    std::map<ParameterIdentity, std::int64_t> held;
+    std::map<ParameterIdentity, std::int64_t> all;
+    for (int r = 0; r < ranks; ++r) {
+      ModuleOptions options;
+      options.length = 6;
+      options.layout = Layout::of_data_and_experts(ranks, expert_ranks, RankId(r));
+      options.sharding = ShardingStrategy::optim_grads_params;
+      const Module module = build_module(c.config, options);
+      for (std::size_t i = 0; i < module.parameters.size(); ++i) {
+        if (!options.layout.owns(module.parameters[i].placement)) continue;
+        for (const ParameterPart& part : module.parameters[i].parts) {
+          held[part.identity] += part.elements();
+          all[part.identity] = part.shape.elements();
+        }
+      }
+    }
+    EXPECT_EQ(held, all) << ranks << " ranks";
+  }
+}
+
+// What is evaluated between steps has the weights of all updates, gathered from their parts.
+TEST(Sharding, evaluates_what_whole_parameters_do) {
+  const auto losses_of = [](ShardingStrategy strategy, bool late) {
+    RankCase c = sharded_case("[*E][*-]");
+    c.ranks = 2;
+    c.clip = 0;
+    c.micro_batches = 1;
+    c.sharding = strategy;
+    c.overlap_updates = late;
+    c.parallel = true;
+    std::vector<double> losses;
+    LocalCluster(c.ranks).run([&](World& world) {
+      CpuDevice device;
+      Session session(device, options_of(c, &world));
+      session.initialise_parameters(5);
+      for (int step = 0; step < 3; ++step) {
+        const std::vector<MicroBatch> batches{batch_of(c, step, world.rank().value)};
+        session.step(batches, 1e-2, 0.1);
+        const double loss = session.evaluator().loss(batch_of(c, 100 + step, world.rank().value));
+        if (world.rank().value == 0) losses.push_back(loss);
+      }
+    });
+    return losses;
+  };
+  const std::vector<double> whole = losses_of(ShardingStrategy::no_shard, false);
+  for (const ShardingStrategy strategy : strategies)
+    for (const bool late : {false, true}) EXPECT_EQ(losses_of(strategy, late), whole) << name_of(strategy);
+}
+
 }  // namespace
 }  // namespace weft

@@ -39,6 +39,19 @@ TEST(Layout, RanksOfAStageAreOneClass) {
   for (int r = 0; r < 6; ++r) EXPECT_EQ(stages.class_of(RankId(r)), r / 2) << r;
 }
 
+TEST(Layout, FindsTheGroupThatOthersSpan) {
+  const Layout layout = Layout::of_data_and_experts(8, 2, RankId(3));
+  const auto spanned = [&](std::vector<GroupId> groups) { return layout.spanned_by(groups); };
+  EXPECT_FALSE(spanned({}).valid());
+  EXPECT_EQ(spanned({layout.expert_ranks()}), layout.expert_ranks());
+  EXPECT_EQ(spanned({layout.expert_replicas()}), layout.expert_replicas());
+  EXPECT_EQ(spanned({layout.expert_ranks(), layout.expert_replicas()}), layout.data_ranks());
+  EXPECT_FALSE(Layout().spanned_by(std::vector<GroupId>{Layout().expert_ranks()}).valid());
+  // A group that has the same ranks as another is found as itself.
+  const Layout all = Layout::of_data_and_experts(4, 4);
+  EXPECT_EQ(all.spanned_by(std::vector<GroupId>{all.expert_ranks()}), all.expert_ranks());
+}
+
 TEST(Layout, RefusesGroupsThatDoNotDivide) { EXPECT_THROW(Layout::of_data_and_experts(6, 4), UserError); }
 
 }  // namespace

@@ -38,6 +38,12 @@ TEST(OptionsSharding, ContradictionsAreNamed) {
             "they cannot travel in bf16 and be kept in fp32; use optim_grads, or one type");
 }
 
+TEST(OptionsSharding, Bf16GradientsAreOfBf16Models) {
+  for (const char* flag : {"--megatron-fsdp-grad-comm-dtype bf16", "--megatron-fsdp-main-grads-dtype bf16"})
+    EXPECT_EQ(problem_of("--ranks 2 --use-megatron-fsdp " + std::string(flag)),
+              std::string(flag) + ": works only with a bf16 model; add --bf16");
+}
+
 TEST(OptionsSharding, FlagsWithoutEffectAreErrors) {
   for (const char* flag : {"--suggested-communication-unit-size 1000", "--fsdp-double-buffer",
                            "--no-megatron-fsdp-enable-fine-grained-param-gather"})
@@ -47,7 +53,7 @@ TEST(OptionsSharding, FlagsWithoutEffectAreErrors) {
                   "optim_grads_params")
         << flag;
   EXPECT_EQ(
-      problem_of("--ranks 2 --megatron-fsdp-grad-comm-dtype bf16"),
+      problem_of("--ranks 2 --bf16 --megatron-fsdp-grad-comm-dtype bf16"),
       "--megatron-fsdp-grad-comm-dtype bf16: gradients are not divided; use --data-parallel-sharding-strategy, or "
       "--grad-reduce-in-bf16");
   EXPECT_EQ(
@@ -61,6 +67,12 @@ TEST(OptionsSharding, OneRankIsNotedAndNotRefused) {
   EXPECT_EQ(
       sharding_notes(run.options),
       (std::vector<std::string>{"sharding strategy optim_grads_params: there is one rank, so nothing is divided"}));
+  ParsedOptions spread;
+  spread.parse("--use-megatron-fsdp --ranks 2 --expert-model-parallel-size 2");
+  EXPECT_EQ(
+      sharding_notes(spread.options),
+      (std::vector<std::string>{"sharding strategy optim_grads_params: every expert is on one rank only, so experts "
+                                "are not divided"}));
 }
 
 TEST(OptionsSharding, GradientsTravelAndAreKeptInTheTypesAskedFor) {

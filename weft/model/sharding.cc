@@ -67,8 +67,9 @@ std::vector<ParameterPart> clipped(const ParameterPart& part, std::int64_t first
 
 void shard_parameters(Module& m, const Precision& precision, ShardingStrategy strategy) {
   if (strategy == ShardingStrategy::no_shard) return;
-  m.sharding = strategy;
-  m.shards.resize(m.parameters.size());
+  const auto keep_float = [&](ValueId gradient) {
+    if (precision.float_gradient_parts && gradient.valid()) m.values[gradient.index()].dtype = precision.accumulate();
+  };
   const auto add_value = [&](const Value& of, ValueKind kind, std::int64_t elements) {
     Value part = of;
     part.name = "part(" + of.name + ")";
@@ -81,7 +82,11 @@ void shard_parameters(Module& m, const Precision& precision, ShardingStrategy st
   for (std::size_t i = 0; i < m.parameters.size(); ++i) {
     ParameterTensor& tensor = m.parameters[i];
     const GroupId over = tensor.placement.replicas;
-    if (!over.valid() || tensor.balance_rate > 0) continue;
+    if (tensor.balance_rate > 0) continue;
+    if (!over.valid()) {
+      keep_float(m.gradient_values[i]);  // it travels nowhere
+      continue;
+    }
     if (!tensor.trained && strategy != ShardingStrategy::optim_grads_params) continue;
     const std::int64_t ranks = m.layout.size_of(over), elements = tensor.shape.elements();
     const std::int64_t row = tensor.shape.dims() > 1 ? tensor.shape[tensor.shape.dims() - 1] : 1;
@@ -100,7 +105,7 @@ void shard_parameters(Module& m, const Precision& precision, ShardingStrategy st
     if (m.gradient_values[i].valid()) {
       shard.partial_gradient = m.gradient_values[i];
       m.gradient_values[i] = add_value(m.value(shard.partial_gradient), ValueKind::parameter_gradient, shard.elements);
-      if (precision.float_gradient_parts) m.values[m.gradient_values[i].index()].dtype = precision.accumulate();
+      keep_float(m.gradient_values[i]);
       Value& partial = m.values[shard.partial_gradient.index()];
       partial.kind = ValueKind::partial_gradient;
       partial.room = ranks * shard.elements;
@@ -113,6 +118,11 @@ void shard_parameters(Module& m, const Precision& precision, ShardingStrategy st
     tensor.shape = {shard.elements};
     tensor.placement.splits.push_back({0, over});
     tensor.placement.replicas = {};
+    std::int64_t held = 0;
+    for (const ParameterPart& part : tensor.parts) held += part.elements();
+    WEFT_CHECK(held == shard.here, "the part of {} here holds {} of {} elements", tensor.name, held, shard.here);
+    m.sharding = strategy;
+    m.shards.resize(m.parameters.size());
     m.shards[i] = shard;
   }
 }

@@ -8,12 +8,12 @@ namespace weft {
 
 // Makes every tensor that other ranks hold too a tensor of this rank's part (Shard). Dense tensors are divided over the
 // data ranks, experts' over the ranks that hold the same experts. Parts begin at whole rows and at multiples of 128
-// bytes. Not divided: what only this rank holds; parameters that no gradient reaches, unless weights are divided as they
-// are used; and a router's bias of the choice, which changes by counts.
+// bytes. What only this rank holds stays whole. So does a router's bias of the choice, which changes by counts, and,
+// except under optim_grads_params, what is not trained.
 void shard_parameters(Module& module, const Precision& precision, ShardingStrategy strategy);
 
-// The part's elements that lie in [first, first + count) of its tensor: boxes, moved so that `first` is the beginning of
-// theirs. Both are multiples of the tensor's rows.
+// The part's elements that lie in [first, first + count) of its tensor, both whole rows: as boxes whose places count from
+// `first`.
 std::vector<ParameterPart> clipped(const ParameterPart& part, std::int64_t first, std::int64_t count);
 
 }  // namespace weft

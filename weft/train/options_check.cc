@@ -321,6 +321,10 @@ void check_sharding(Problems& problems, const TrainOptions& options) {
   if (s.use_distributed_optimizer && strategy == ShardingStrategy::no_shard && !s.use_megatron_fsdp)
     problems.add("--data-parallel-sharding-strategy", "no_shard",
                  "contradicts --use-distributed-optimizer, which means optim; drop one of the two");
+  for (const auto& [flag, type] : {std::pair{"--megatron-fsdp-main-grads-dtype", s.main_grads_dtype},
+                                   {"--megatron-fsdp-grad-comm-dtype", s.grad_comm_dtype}})
+    if (type == GradientType::bf16 && options.dtype != DType::bf16)
+      problems.add(flag, "bf16", "works only with a bf16 model; add --bf16");
   const bool keeps_bf16 = s.main_grads_dtype == GradientType::bf16 ||
                           (s.main_grads_dtype == GradientType::automatic && options.grad_reduce_in_bf16);
   if (keeps_bf16 && s.grad_comm_dtype == GradientType::fp32)

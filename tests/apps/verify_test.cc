@@ -50,6 +50,9 @@ TEST_P(Verify, WovenAndDelayedIsTheOracle) {
     EXPECT_LE(report.at("tolerance"), 1e-9);
   }
 }
+INSTANTIATE_TEST_SUITE_P(Patterns, Verify,
+                         ::testing::Values("MEM*EME", "M[M*]-[GE]", "[+E][DE]", "[*-][*E]/[*E]/[*E]"));
+
 // The command lines of those who train sharded with overlap.
 TEST(VerifySharded, WhateverIsDividedIsTheOracle) {
   for (const char* strategy : {"optim", "optim_grads", "optim_grads_params"})
@@ -93,9 +96,6 @@ TEST(VerifySharded, WhateverIsDividedIsTheOracle) {
       EXPECT_LE(report.at("tolerance"), 1e-9);
     }
 }
-
-INSTANTIATE_TEST_SUITE_P(Patterns, Verify,
-                         ::testing::Values("MEM*EME", "M[M*]-[GE]", "[+E][DE]", "[*-][*E]/[*E]/[*E]"));
 
 }  // namespace
 }  // namespace weft

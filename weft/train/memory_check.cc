@@ -53,6 +53,9 @@ std::vector<Change> changes_of(const SessionOptions& options) {
   if (options.precision.compute == DType::f32) change("--bf16").precision.compute = DType::bf16;
   if (options.precision.compute == DType::bf16 && !options.precision.bf16_gradients)
     change("--grad-reduce-in-bf16").precision.bf16_gradients = true;
+  for (const ShardingStrategy strategy : {ShardingStrategy::optim, ShardingStrategy::optim_grads_params})
+    if (options.layout.ranks() > 1 && options.updates() && options.sharding < strategy)
+      change(fmt::format("--data-parallel-sharding-strategy {}", name_of(strategy))).sharding = strategy;
   if (options.plan.weave && !options.plan.early_attention_backward)
     change("--ep-overlap-early-attn-memory-release").plan.early_attention_backward = true;
   if (options.plan.weave) {

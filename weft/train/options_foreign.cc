@@ -77,6 +77,7 @@ void add_accepted_flags(FlagTable& flags) {
   accept_all(flags, {"--cross-entropy-fusion-impl"}, "The device decides how to fuse operations.", "NAME");
   accept_all(flags, {"--accumulate-allreduce-grads-in-fp32"},
              "Gradients are summed in float, or double with --fp64, unless --grad-reduce-in-bf16 is set.");
+  accept_all(flags, {"--no-gradient-reduce-div-fusion"}, "Losses are scaled, so nothing is divided afterwards.");
   accept_all(flags, {"--calculate-per-token-loss"},
              "All micro-batches have the same number of tokens, so the mean is the same.");
   accept_all(flags, {"--manual-gc"}, "There is no garbage collector.");
@@ -150,10 +151,9 @@ void add_accepted_flags(FlagTable& flags) {
                only({"fp32", "auto"}, "weights are trained in float; drop the flag"));
   accept_all(
       flags,
-      {"--overlap-param-gather", "--create-all-gather-group", "--no-gradient-reduce-div-fusion",
-       "--megatron-fsdp-max-pool-double-buffer", "--fsdp-db-use-persist-buf-on-alloc-fail",
-       "--init-model-with-meta-device", "--use-nccl-ub", "--disable-symmetric-registration",
-       "--fsdp-manual-registration"},
+      {"--overlap-param-gather", "--create-all-gather-group", "--megatron-fsdp-max-pool-double-buffer",
+       "--fsdp-db-use-persist-buf-on-alloc-fail", "--init-model-with-meta-device", "--use-nccl-ub",
+       "--disable-symmetric-registration", "--fsdp-manual-registration"},
       "Gathers and reductions always have communicators of their own, memory planned before the run, and overlap "
       "with computation.");
   flags.accept("--rerun-mode", "disabled", "No step is rerun.",

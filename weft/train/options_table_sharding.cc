@@ -13,8 +13,7 @@ void add_sharding_flags(FlagTable& flags, ShardingOptions& sharding) {
                {"optim_grads", ShardingStrategy::optim_grads},
                {"optim_grads_params", ShardingStrategy::optim_grads_params}},
               "What is divided over the ranks that hold the same parameters: nothing, optimizer state, also gradients, "
-              "also "
-              "weights. It decides, whatever --use-distributed-optimizer asks for.")
+              "also weights.")
       .standard("optim_grads_params with --use-megatron-fsdp, optim with --use-distributed-optimizer, else no_shard");
   flags.add("--use-distributed-optimizer", sharding.use_distributed_optimizer,
             "Divide optimizer state over data-parallel ranks: strategy optim.");
@@ -22,13 +21,14 @@ void add_sharding_flags(FlagTable& flags, ShardingOptions& sharding) {
             "Divide weights, gradients and optimizer state over data-parallel ranks: strategy optim_grads_params.");
   flags
       .add("--suggested-communication-unit-size", sharding.suggested_communication_unit_size, "N",
-           "Where weights are divided: half of so many elements may be gathered before they are used.")
+           "Where weights are divided: half of so many elements may be gathered before they are used, or those of one "
+           "piece.")
       .at_least(1)
       .standard("twice those of the mean unit");
   flags.add(
       "--fsdp-double-buffer", sharding.fsdp_double_buffer,
-      "Where weights are divided: gather ahead by units, at most two at a time of the forward and of the backward "
-      "pass.");
+      "Where weights are divided: gather ahead by units, at most two of the forward pass and two of the backward pass "
+      "at a time.");
   flags
       .add("--megatron-fsdp-enable-fine-grained-param-gather", sharding.fine_grained_param_gather,
            "Gather the weights of each piece of a unit when the piece needs them; otherwise all weights of a unit at "
@@ -37,10 +37,11 @@ void add_sharding_flags(FlagTable& flags, ShardingOptions& sharding) {
   flags.choice(
       "--megatron-fsdp-main-grads-dtype", sharding.main_grads_dtype,
       {{"auto", GradientType::automatic}, {"fp32", GradientType::fp32}, {"bf16", GradientType::bf16}},
-      "Type in which divided gradients of matrices are kept. auto is fp32, or bf16 with --grad-reduce-in-bf16.");
+      "Type in which divided gradients of matrices are kept. auto: bf16 with --grad-reduce-in-bf16, else fp32.");
   flags.choice("--megatron-fsdp-grad-comm-dtype", sharding.grad_comm_dtype,
                {{"auto", GradientType::automatic}, {"fp32", GradientType::fp32}, {"bf16", GradientType::bf16}},
-               "Type in which a micro-batch's gradients of matrices travel. auto is that in which they are kept.");
+               "Type in which a micro-batch's gradients of matrices travel. auto: bf16 with --grad-reduce-in-bf16, "
+               "else that in which they are kept.");
 }
 
 ShardingStrategy strategy_of(const TrainOptions& options) {
@@ -52,8 +53,14 @@ ShardingStrategy strategy_of(const TrainOptions& options) {
 
 std::vector<std::string> sharding_notes(const TrainOptions& options) {
   const ShardingStrategy strategy = strategy_of(options);
-  if (strategy == ShardingStrategy::no_shard || options.layout.ranks > 1) return {};
-  return {fmt::format("sharding strategy {}: there is one rank, so nothing is divided", name_of(strategy))};
+  const LayoutOptions& layout = options.layout;
+  if (strategy == ShardingStrategy::no_shard) return {};
+  if (layout.ranks == 1)
+    return {fmt::format("sharding strategy {}: there is one rank, so nothing is divided", name_of(strategy))};
+  if (layout.expert_model_parallel_size == layout.ranks)
+    return {fmt::format("sharding strategy {}: every expert is on one rank only, so experts are not divided",
+                        name_of(strategy))};
+  return {};
 }
 
 }  // namespace weft

@@ -134,7 +134,6 @@ class Walk {
     const auto fault = [&](const char* what) {
       faults_.add({self, state.writer}, fmt::format("{} {}", name(use.buffer), what));
     };
-    if (state.storage == StorageClass::partial) fault("gets contributions and is overwritten");
     if (state.storage == StorageClass::gradient && !sums) return fault("is written by a node that is not a reduction");
     if (state.storage == StorageClass::gathered && state.written) fault("is gathered twice");
     if (state.storage == StorageClass::gathered && node(self).kind != NodeKind::communicate)

@@ -27,19 +27,12 @@ void check_carried(const Plan& plan, FaultList& faults) {
         if (!first.valid()) first = self;
         continue;
       }
-      switch (plan.value_of(use.buffer).storage) {
-        case StorageClass::activation:
-        case StorageClass::input:
-        case StorageClass::output:
-          faults.add({self}, fmt::format("{} does not outlive the step that left this node to the next", name));
-          break;
-        case StorageClass::step:
-          if (!computed[use.buffer.index()])
-            faults.add({self}, fmt::format("{} is rewritten by the host before the step that runs this node", name));
-          break;
-        default:
-          break;
-      }
+      const StorageClass storage = plan.value_of(use.buffer).storage;
+      if (storage == StorageClass::input || storage == StorageClass::output ||
+          (shares_arena(storage) && storage != StorageClass::scratch))
+        faults.add({self}, fmt::format("{} does not outlive the step that left this node to the next", name));
+      if (storage == StorageClass::step && !computed[use.buffer.index()])
+        faults.add({self}, fmt::format("{} is rewritten by the host before the step that runs this node", name));
       if (seen.writer.valid())
         faults.add({self, seen.writer},
                    fmt::format("{} is overwritten before the update of the previous step has used it", name));

@@ -69,7 +69,8 @@ TimelineLabel label_of(const Plan& plan, const Node& node) {
   }
   for (const BufferUse& use : plan.uses_of(node)) {
     const ValueInfo& value = plan.value_of(use.buffer);
-    if (value.storage == StorageClass::weight && use.access == Access::read) {
+    const bool parameter = value.storage == StorageClass::weight || value.storage == StorageClass::gathered;
+    if (parameter && use.access == Access::read) {
       label.parameters.push_back(value.name);
       continue;
     }

@@ -57,7 +57,7 @@ class CheckpointInProgress {
 };
 
 // Removes all checkpoints but the last `keep` and those of iterations that `retained` divides (0: none). Those later than
-// the one that the tracker names neither count nor go: a run that has gone back behind them may not be meant to replace them.
+// the one that the tracker names neither count nor go: a run that has gone back before them may not be meant to replace them.
 void remove_old_checkpoints(const std::filesystem::path& dir, std::int64_t keep, std::int64_t retained,
                             const FileSystem& files = machine_files());
 

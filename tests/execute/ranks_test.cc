@@ -1,9 +1,9 @@
 // Another layout changes a number by rounding only. (Orders change none: bitwise_test.cc.)
-#include "tests/execute/ranks.h"
-
 #include <cmath>
 
 #include <gtest/gtest.h>
+
+#include "tests/execute/compared_runs.h"
 
 namespace weft {
 namespace {
@@ -32,23 +32,6 @@ void expect_same_bits(const RankRun& a, const RankRun& b, const std::string& wha
   const auto wanted = b.weights();
   ASSERT_EQ(a.parameters.size(), b.parameters.size()) << what;
   for (const auto& [who, values] : a.weights()) EXPECT_EQ(values, wanted.at(who)) << what << ": " << to_text(who);
-}
-
-void expect_near(const RankRun& a, const RankRun& b, double limit, const std::string& what) {
-  ASSERT_EQ(a.losses.size(), b.losses.size()) << what;
-  for (std::size_t i = 0; i < a.losses.size(); ++i)
-    EXPECT_NEAR(a.losses[i], b.losses[i], limit * std::abs(b.losses[i])) << what;
-  for (std::size_t i = 0; i < a.norms.size(); ++i) EXPECT_NEAR(a.norms[i] / b.norms[i], 1, limit) << what;
-  const auto wanted = b.weights();
-  ASSERT_EQ(a.parameters.size(), b.parameters.size()) << what;
-  for (const auto& [who, values] : a.weights()) {
-    double difference = 0, norm = 0;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      difference += std::pow(values[i] - wanted.at(who)[i], 2);
-      norm += std::pow(values[i], 2);
-    }
-    EXPECT_LE(std::sqrt(difference), limit * std::sqrt(norm)) << what << ": " << to_text(who);
-  }
 }
 
 TEST(Orders, of_latent_attention_and_of_prediction_change_no_bit) {

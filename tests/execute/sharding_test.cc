@@ -1,9 +1,7 @@
 // Parameters, gradients and optimizer state divided over data-parallel ranks: the same results as with whole ones.
-#include <cmath>
-
 #include <gtest/gtest.h>
 
-#include "tests/execute/ranks.h"
+#include "tests/execute/compared_runs.h"
 
 namespace weft {
 namespace {
@@ -29,23 +27,6 @@ void expect_same_bits(const RankRun& a, const RankRun& b, const std::string& wha
   EXPECT_TRUE(a.parameters == b.parameters) << what;
 }
 
-void expect_near(const RankRun& a, const RankRun& b, const std::string& what) {
-  constexpr double limit = 1e-9;
-  ASSERT_EQ(a.losses.size(), b.losses.size()) << what;
-  for (std::size_t i = 0; i < a.losses.size(); ++i) EXPECT_NEAR(a.losses[i] / b.losses[i], 1, limit) << what;
-  for (std::size_t i = 0; i < a.norms.size(); ++i) EXPECT_NEAR(a.norms[i] / b.norms[i], 1, limit) << what;
-  const auto wanted = b.weights();
-  ASSERT_EQ(a.parameters.size(), b.parameters.size()) << what;
-  for (const auto& [who, values] : a.weights()) {
-    double difference = 0, norm = 0;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      difference += std::pow(values[i] - wanted.at(who)[i], 2);
-      norm += std::pow(values[i], 2);
-    }
-    EXPECT_LE(std::sqrt(difference), limit * std::sqrt(norm)) << what << ": " << to_text(who);
-  }
-}
-
 class Sharded : public testing::TestWithParam<std::string> {};
 
 TEST_P(Sharded, agrees_with_one_rank_in_double) {
@@ -64,7 +45,7 @@ TEST_P(Sharded, agrees_with_one_rank_in_double) {
         c.weave = weave;
         c.delay = delay;
         c.parallel = weave;
-        expect_near(run_ranks(c), oracle, text_of(c));
+        expect_near(run_ranks(c), oracle, 1e-9, text_of(c));
       }
 }
 

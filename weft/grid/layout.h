@@ -26,13 +26,31 @@ struct Placement {
   bool operator==(const Placement&) const = default;
 };
 
+// What a tensor is, as far as that decides where it lies.
+struct TensorKind {
+  bool experts = false;       // its first dim counts experts
+  int tensor_dim = -1;        // this dim is divided over tensor ranks (of experts: over expert tensor ranks); -1: none
+  bool on_both_ends = false;  // the first and the last stage hold it: the embedding, where the last stage uses it too
+};
+
+// Sizes of all axes. dp counts all data ranks; `instances` cuts them into groups that shard for themselves.
+struct LayoutSizes {
+  std::int64_t tp = 1, cp = 1, dp = 1, pp = 1;
+  std::int64_t etp = 1, ep = 1;
+  std::int64_t instances = 1;
+  bool stages_before_data = false;  // order of ranks: tp, cp, pp, dp instead of tp, cp, dp, pp
+
+  std::int64_t ranks() const { return tp * cp * dp * pp; }
+};
+
 class Layout {
  public:
   Layout();  // one rank
-  // The grid has the axes tp, cp, dp, pp and the expert view etp, ep, edp.
+  // The grid has the axes tp, cp, dp, instance, pp and the expert view etp, ep, edp, instance, pp.
   Layout(const Grid& grid, RankId rank);
+  // UserError unless etp x ep divides tp x cp x dp, and the instances both dp and the replicas of experts.
+  static Layout of(const LayoutSizes& sizes, RankId rank = RankId(0));
   // Data parallelism over all ranks; over the same ranks, experts divided among groups of `expert_ranks` neighbours.
-  // UserError unless expert_ranks divides ranks.
   static Layout of_data_and_experts(std::int64_t ranks, std::int64_t expert_ranks, RankId rank = RankId(0));
 
   const Grid& grid() const { return *grid_; }
@@ -40,11 +58,27 @@ class Layout {
   int ranks() const { return grid_->size(); }
   Layout seen_from(RankId rank) const { return Layout(grid_, rank); }
 
-  // The groups, by what they mean.
-  GroupId data_ranks() const { return GroupId(0); }       // have different tokens and the same dense parameters
-  GroupId expert_ranks() const { return GroupId(1); }     // hold different experts and exchange rows of tokens
-  GroupId expert_replicas() const { return GroupId(2); }  // have different tokens and the same experts
-  static constexpr int group_count = 3;
+  // The groups, by what they mean. Two meanings that every layout of these sizes gives the same ranks have one id.
+  GroupId data_ranks() const;           // have different samples
+  GroupId context_ranks() const;        // have different tokens of the same samples, and the same parameters
+  GroupId tensor_ranks() const;         // divide each layer and its tokens
+  GroupId stages() const;               // divide the layers
+  GroupId batch_ranks() const;          // have different tokens and the same dense parameters: data and context
+  GroupId sample_ranks() const;         // have tokens of the same samples: tensor and context
+  GroupId stage_ranks() const;          // all of one stage
+  GroupId expert_ranks() const;         // hold different experts and exchange rows of tokens
+  GroupId expert_tensor_ranks() const;  // divide each expert
+  GroupId expert_parts() const;         // both: rows of tokens travel among them
+  GroupId expert_replicas() const;      // have different tokens and the same experts
+  GroupId instances() const;            // hold the same shard of what an instance divides
+  GroupId embedding_stages() const;     // the first and the last stage, and their instances
+  static constexpr int group_count = 17;
+
+  // Over which ranks replicas divide what they hold, and which ranks then have the same part.
+  struct ShardGroups {
+    GroupId inner, outer;
+  };
+  ShardGroups shards_of(GroupId replicas) const;
 
   const std::string& name_of(GroupId group) const;  // "dp": for messages, plans and communicators
   std::vector<std::string> group_names() const;     // by id
@@ -64,11 +98,14 @@ class Layout {
   ExpertRange experts_here(std::int64_t experts) const { return experts_at(position_in(expert_ranks()), experts); }
   ExpertRange experts_at(int position, std::int64_t experts) const;  // of a member of expert_ranks()
   int holder_of(std::int64_t expert, std::int64_t experts) const;    // its position in expert_ranks()
-  // Of a tensor of dense parameters, or of one whose first dim counts experts.
-  Placement placement_of(bool experts) const;
+
+  int stage() const { return grid_->coordinate(rank_, "pp"); }
+  int stage_count() const { return grid_->axis_size("pp"); }
+
+  Placement placement_of(const TensorKind& kind) const;
   // Of the ranks that hold the same elements, whether this one answers for them: writes them, counts them.
   bool owns(const Placement& placement) const;
-  // The ranks that own anything, ascending.
+  // The ranks that own anything where nothing is sharded, ascending.
   std::vector<RankId> owners() const;
   // Ranks of one class run the same plan.
   int class_of(RankId rank) const;
@@ -79,6 +116,10 @@ class Layout {
 
  private:
   Layout(std::shared_ptr<const Grid> grid, RankId rank) : grid_(std::move(grid)), rank_(rank) {}
+  GroupId first_like(GroupId group) const;
+  AxisNames axes_in_grid(GroupId group) const;
+  AxisNames divided(const AxisNames& axes) const;
+  bool on_an_end(RankId rank) const;
 
   std::shared_ptr<const Grid> grid_;
   RankId rank_;

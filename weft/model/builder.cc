@@ -29,8 +29,8 @@ ModuleBuilder::ModuleBuilder(const ModelConfig& config, const ModuleOptions& opt
 }
 
 GroupId ModuleBuilder::summed_over_data() const {
-  const GroupId data = options_.layout.data_ranks();
-  return options_.layout.divides(data) ? data : GroupId{};
+  const GroupId ranks = options_.layout.batch_ranks();
+  return options_.layout.divides(ranks) ? ranks : GroupId{};
 }
 
 void ModuleBuilder::enter(int depth, int physical, std::string layer) {
@@ -93,7 +93,7 @@ ValueId ModuleBuilder::add_tensor(const std::string& name, const Shape& shape, D
     offset += part.elements();
     tensor.expert |= part.identity.expert >= 0;
   }
-  tensor.placement = options_.layout.placement_of(tensor.expert);
+  tensor.placement = options_.layout.placement_of({.experts = tensor.expert});
   WEFT_CHECK(offset == shape.elements(), "the parts of {} hold {} of {} elements", tensor.name, offset,
              shape.elements());
   const TensorId id(std::ssize(module_.parameters));

@@ -110,19 +110,20 @@ void require_same_weights(Session& session) {
   const Layout& layout = session.options().layout;
   const std::vector<ParameterTensor>& tensors = session.module().parameters;
   const ModelParameters& parameters = session.parameters();
-  for (const bool experts : {false, true}) {
-    const Placement placement = layout.placement_of(experts);
-    if (!placement.replicas.valid() || (experts && placement == layout.placement_of(false))) continue;
+  for (int id = 0; id < Layout::group_count; ++id) {
+    const GroupId replicas(id);
+    if (!layout.divides(replicas)) continue;
     std::vector<std::string> lines;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
-      if (tensors[i].placement != placement) continue;
+      if (tensors[i].placement.replicas != replicas) continue;
       Checksum sum;
       parameters.each(TensorId(static_cast<std::int64_t>(i)), Content::weight,
                       [&](const ParameterPart&, const HostTensor& values) { sum.add(values.bytes); });
       lines.push_back(fmt::format("{} {}", tensors[i].name, checksum_text(sum.value())));
     }
-    std::vector<RankId> with(static_cast<std::size_t>(layout.ranks()));
-    for (const RankGroup& group : layout.all_groups(placement.replicas))
+    std::vector<RankId> with;
+    for (int r = 0; r < layout.ranks(); ++r) with.emplace_back(r);
+    for (const RankGroup& group : layout.all_groups(replicas))
       for (const RankId rank : group) with[rank.index()] = group.front();
     if (const auto found = first_difference(ranks, lines, with))
       throw AgreedError(

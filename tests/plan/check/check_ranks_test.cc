@@ -15,7 +15,7 @@ class Sums {
  public:
   Sums() {
     plan.kind = PlanKind::gradients;  // values need no reader
-    plan.groups = {"dp", "ep", "edp"};
+    plan.groups = Layout().group_names();
   }
   Sums& sum(const std::string& group, Lane lane, const std::string& value) {
     const BufferId buffer = buffer_of(value);
@@ -136,8 +136,8 @@ TEST(CheckRanks, a_rank_that_calls_less_often) {
 
 TEST(CheckRanks, a_group_that_the_run_does_not_have) {
   Sums a;
-  a.make("x").sum("tp", Lane::reduce, "x");
-  expect_fault(on_ranks({&a.plan}, {0, 0}, 1), {"communicates over 'tp', but this rank is in no such group"});
+  a.make("x").sum("strangers", Lane::reduce, "x");
+  expect_fault(on_ranks({&a.plan}, {0, 0}, 1), {"communicates over 'strangers', but this rank is in no such group"});
 }
 
 TEST(RankClasses, tells_ranks_apart_by_plan_and_by_groups) {

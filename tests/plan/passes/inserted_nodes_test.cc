@@ -235,7 +235,7 @@ INSTANTIATE_TEST_SUITE_P(
                }},
         Damage{"summed_over_others", "is summed over 'dp'",
                [](Divided& d) {
-                 last_collective(d.step.plan, scatter_at(d.step.plan)).group = d.step.module.layout.expert_replicas();
+                 last_collective(d.step.plan, scatter_at(d.step.plan)).group = d.step.module.layout.expert_ranks();
                }},
         Damage{"update_reads_the_whole_gradient", "part(d(main.1-.up_weight)) is never used by an update",
                [](Divided& d) {

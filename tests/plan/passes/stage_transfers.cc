@@ -32,12 +32,10 @@ std::vector<Ends> ends_of(const Plan& plan) {
 
 }  // namespace
 
-Plan insert_stage_transfers(const Plan& plan, int stage, int stages) {
+Plan insert_stage_transfers(const Plan& plan, GroupId group, int stage, int stages) {
   const std::vector<Ends> ends = ends_of(plan);
   Plan out = plan;
   out.nodes.clear();
-  out.groups.push_back("pp");
-  const GroupId group(std::ssize(out.groups) - 1);
   const PlaceId receives = out.add_place(0, "stage", "receive"), sends = out.add_place(0, "stage", "send");
   ValueInfo received = plan.value_of(ends.front().sent);
   received.name = "stage.received";
@@ -76,23 +74,19 @@ Plan insert_stage_transfers(const Plan& plan, int stage, int stages) {
 
 StagePlans make_stages(const Plan& plan, const Layout& layout) {
   StagePlans out;
-  const int stages = layout.grid().axis_size("pp");
+  const int stages = layout.stage_count();
   for (int stage = 0; stage < stages; ++stage) {
-    out.plans.push_back(insert_stage_transfers(plan, stage, stages));
+    out.plans.push_back(insert_stage_transfers(plan, layout.stages(), stage, stages));
     out.memories.push_back(plan_memory(out.plans.back()));
     out.ranks.plans.emplace_back(out.plans.back(), out.memories.back());
   }
-  for (int rank = 0; rank < layout.ranks(); ++rank)
-    out.ranks.plan_of.push_back(layout.grid().coordinate(RankId(rank), "pp"));
+  for (int rank = 0; rank < layout.ranks(); ++rank) out.ranks.plan_of.push_back(layout.seen_from(RankId(rank)).stage());
   for (int id = 0; id < Layout::group_count; ++id) out.ranks.groups.push_back(layout.all_groups(GroupId(id)));
-  out.ranks.groups.push_back(layout.grid().groups(AxisNames{"pp"}));
   return out;
 }
 
 Layout staged_layout(int stages, int ranks, int expert_ranks) {
-  return Layout(Grid({{"tp", 1}, {"cp", 1}, {"dp", ranks}, {"pp", stages}},
-                     {{"etp", 1}, {"ep", expert_ranks}, {"edp", ranks / expert_ranks}, {"pp", stages}}),
-                RankId(0));
+  return Layout::of({.dp = ranks, .pp = stages, .ep = expert_ranks});
 }
 
 }  // namespace weft

@@ -9,8 +9,8 @@
 
 namespace weft {
 
-// The plan of one stage, with a group "pp" after the plan's own groups.
-Plan insert_stage_transfers(const Plan& plan, int stage, int stages);
+// The plan of one stage. group: of all stages.
+Plan insert_stage_transfers(const Plan& plan, GroupId group, int stage, int stages);
 
 struct StagePlans {
   std::deque<Plan> plans;  // by stage

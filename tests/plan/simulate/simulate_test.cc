@@ -353,7 +353,7 @@ TEST_F(Stages, that_wait_for_each_other) {
     const BufferId buffer = plan.add_buffer(plan.add_value(info));
     NodeCollective c;
     c.kind = kind;
-    c.group = GroupId(3);
+    c.group = layout.stages();
     c.peer = peer;
     c.match = MatchId(9);
     (sends ? c.send : c.receive) = buffer;

@@ -38,6 +38,8 @@ struct RankCase {
   double clip = 1;  // 0: none, and updates need not wait for a norm
   ShardingStrategy sharding = ShardingStrategy::no_shard;
   bool gather_by_piece = true, two_buffers = false;
+  int instances = 1;  // of the optimizer
+  bool shard_over_instances = false;
   InjectedFault fault;
   double timeout = 600;  // of waits, in seconds
   int block = 1;         // of the oracle: the number of data shards of the layout it is compared with
@@ -86,7 +88,8 @@ inline SessionOptions options_of(const RankCase& c, World* world) {
   o.plan.block = c.block;
   o.fault = c.fault;
   o.ranks.world = world;
-  o.layout = Layout::of_data_and_experts(world ? world->size() : 1, c.expert_ranks, world ? world->rank() : RankId(0));
+  o.layout = Layout::of({.dp = world ? world->size() : 1, .ep = c.expert_ranks, .instances = c.instances},
+                        world ? world->rank() : RankId(0));
   o.plan.weave = c.weave;
   o.plan.delay_weight_gradients = c.delay;
   o.plan.early_attention_backward = c.early;
@@ -95,6 +98,7 @@ inline SessionOptions options_of(const RankCase& c, World* world) {
   o.plan.overlap_updates = c.overlap_updates;
   o.adam.clip = c.clip;
   o.sharding = c.sharding;
+  o.shard_over_instances = c.shard_over_instances;
   o.plan.gather_by_piece = c.gather_by_piece;
   o.plan.two_buffers = c.two_buffers;
   return o;

@@ -10,8 +10,9 @@ constexpr ShardingStrategy strategies[] = {ShardingStrategy::no_shard, ShardingS
                                            ShardingStrategy::optim_grads, ShardingStrategy::optim_grads_params};
 
 std::string text_of(const RankCase& c) {
-  return fmt::format("{} {}: ranks {} ep {} weave {} delay {} late {} parallel {}", c.config.pattern,
-                     name_of(c.sharding), c.ranks, c.expert_ranks, c.weave, c.delay, c.overlap_updates, c.parallel);
+  return fmt::format("{} {}: ranks {} ep {} instances {}{} weave {} delay {} late {} parallel {}", c.config.pattern,
+                     name_of(c.sharding), c.ranks, c.expert_ranks, c.instances,
+                     c.shard_over_instances ? ", divided" : "", c.weave, c.delay, c.overlap_updates, c.parallel);
 }
 
 RankCase sharded_case(const std::string& pattern) {
@@ -42,6 +43,34 @@ TEST_P(Sharded, agrees_with_one_rank_in_double) {
         c.ranks = ranks;
         c.expert_ranks = expert_ranks;
         c.micro_batches = 8 / ranks;
+        c.weave = weave;
+        c.delay = delay;
+        c.parallel = weave;
+        expect_near(run_ranks(c), oracle, 1e-9, text_of(c));
+      }
+}
+
+// Two instances of the optimizer, which hold the same parts, or divide what they hold.
+TEST_P(Sharded, agrees_with_one_rank_in_two_instances) {
+  RankCase one = sharded_case(GetParam());
+  one.config.tied_embeddings = GetParam() == "[*E][*-]";
+  one.micro_batches = 8;
+  const RankRun oracle = run_ranks(one);
+  using enum ShardingStrategy;
+  for (const auto& [strategy, divided] : {std::pair{no_shard, false},
+                                          {optim, false},
+                                          {optim_grads, false},
+                                          {optim_grads_params, false},
+                                          {optim_grads_params, true}})
+    for (const int expert_ranks : {1, 2})
+      for (const auto& [weave, delay] : {std::pair{false, false}, {true, false}, {true, true}}) {
+        RankCase c = one;
+        c.sharding = strategy;
+        c.shard_over_instances = divided;
+        c.ranks = 4;
+        c.instances = 2;
+        c.expert_ranks = expert_ranks;
+        c.micro_batches = 2;
         c.weave = weave;
         c.delay = delay;
         c.parallel = weave;
@@ -86,6 +115,36 @@ TEST(Sharding, bits_depend_on_the_sums_alone) {
         // Without a norm, whose parts are other sums, reducing and scattering is all that differs.
         if (c.clip == 0) expect_same_bits(plain[optim], plain[no_shard], text_of(c));
       }
+}
+
+TEST(Sharding, in_instances_has_the_same_bits_in_every_order) {
+  using enum ShardingStrategy;
+  for (const auto& [ranks, expert_ranks] : {std::pair{4, 2}, {8, 2}})
+    for (const auto& [strategy, divided] :
+         {std::pair{optim, false}, {optim_grads, false}, {optim_grads_params, false}, {optim_grads_params, true}}) {
+      RankCase c = sharded_case("[*E]G-/[*E]");
+      c.config.tied_embeddings = true;
+      c.dtype = DType::bf16;
+      c.bf16_gradients = strategy != optim;
+      c.float_gradient_parts = c.bf16_gradients;
+      c.ranks = ranks;
+      c.instances = 2;
+      c.expert_ranks = expert_ranks;
+      c.micro_batches = 3;
+      c.sharding = strategy;
+      c.shard_over_instances = divided;
+      c.clip = divided ? 0 : 1;
+      const RankRun plain = run_ranks(c);
+      for (const auto& [weave, late] : {std::pair{true, false}, {false, true}, {true, true}}) {
+        RankCase other = c;
+        other.weave = other.delay = weave;
+        other.overlap_updates = late;
+        other.parallel = true;
+        other.gather_by_piece = !late;
+        other.two_buffers = late;
+        expect_same_bits(run_ranks(other), plain, text_of(other));
+      }
+    }
 }
 
 // A frozen tensor, a bias that follows counts, MTP with tied weights, and more ranks than some tensors have rows: what is
@@ -136,25 +195,28 @@ TEST(Sharding, keeps_float_sums_of_bf16_gradients) {
 
 TEST(Sharding, divides_every_element_once) {
   const RankCase c = sharded_case("M[*E]G-/[*E]");
-  for (const auto& [ranks, expert_ranks] : {std::pair{2, 1}, {8, 2}, {16, 1}}) {
-    std::map<ParameterIdentity, std::int64_t> held;
-    std::map<ParameterIdentity, std::int64_t> all;
-    for (int r = 0; r < ranks; ++r) {
-      ModuleOptions options;
-      options.length = 6;
-      options.layout = Layout::of_data_and_experts(ranks, expert_ranks, RankId(r));
-      options.sharding = ShardingStrategy::optim_grads_params;
-      const Module module = build_module(c.config, options);
-      for (std::size_t i = 0; i < module.parameters.size(); ++i) {
-        if (!options.layout.owns(module.parameters[i].placement)) continue;
-        for (const ParameterPart& part : module.parameters[i].parts) {
-          held[part.identity] += part.elements();
-          all[part.identity] = part.shape.elements();
+  for (const auto& [ranks, expert_ranks, instances] :
+       {std::tuple{2, 1, 1}, {8, 2, 1}, {16, 1, 1}, {4, 2, 2}, {8, 2, 2}, {16, 1, 4}})
+    for (const bool divided : {false, true}) {
+      std::map<ParameterIdentity, std::int64_t> held;
+      std::map<ParameterIdentity, std::int64_t> all;
+      for (int r = 0; r < ranks; ++r) {
+        ModuleOptions options;
+        options.length = 6;
+        options.layout = Layout::of({.dp = ranks, .ep = expert_ranks, .instances = instances}, RankId(r));
+        options.sharding = ShardingStrategy::optim_grads_params;
+        options.shard_over_instances = divided;
+        const Module module = build_module(c.config, options);
+        for (std::size_t i = 0; i < module.parameters.size(); ++i) {
+          if (!options.layout.owns(module.parameters[i].placement)) continue;
+          for (const ParameterPart& part : module.parameters[i].parts) {
+            held[part.identity] += part.elements();
+            all[part.identity] = part.shape.elements();
+          }
         }
       }
+      EXPECT_EQ(held, all) << ranks << " ranks in " << instances << " instances" << (divided ? ", divided" : "");
     }
-    EXPECT_EQ(held, all) << ranks << " ranks";
-  }
 }
 
 // What is evaluated between steps has the weights of all updates, gathered from their parts.

@@ -16,18 +16,21 @@ struct GoldenPlan {
   const char* name;
   bool weave, delay, late;
   ShardingStrategy sharding = ShardingStrategy::no_shard;
+  int instances = 1;  // of the optimizer, which divide what they hold
 };
 
 class GoldenPlans : public testing::TestWithParam<GoldenPlan> {};
 
-// Two layers of experts on two ranks that hold different experts, three micro-batches.
+// Two layers of experts on two ranks that hold different experts, or two per instance; three micro-batches.
 TEST_P(GoldenPlans, text_equals_the_file) {
   PlanOptions options;
   options.micro_batches = 3;
   options.weave = GetParam().weave;
   options.delay_weight_gradients = GetParam().delay;
   options.overlap_updates = GetParam().late;
-  const StepPlan step = small_step("[*E]-E", options, Layout::of_data_and_experts(2, 2), {}, GetParam().sharding);
+  const int instances = GetParam().instances;
+  const Layout layout = Layout::of({.dp = 2 * instances, .ep = 2, .instances = instances});
+  const StepPlan step = small_step("[*E]-E", options, layout, {}, GetParam().sharding, instances > 1);
   const std::string text = to_text(step.plan, step.memory);
   const std::filesystem::path file =
       std::filesystem::path(WEFT_SOURCE_DIR) / "tests/plan/golden" / (std::string(GetParam().name) + ".plan");
@@ -40,7 +43,8 @@ INSTANTIATE_TEST_SUITE_P(
     Orders, GoldenPlans,
     testing::Values(GoldenPlan{"woven_ep2", true, false, false}, GoldenPlan{"delayed_ep2", true, true, false},
                     GoldenPlan{"late_updates_ep2", true, true, true},
-                    GoldenPlan{"sharded_ep2", true, true, false, ShardingStrategy::optim_grads_params}),
+                    GoldenPlan{"sharded_ep2", true, true, false, ShardingStrategy::optim_grads_params},
+                    GoldenPlan{"two_instances_ep2", true, true, false, ShardingStrategy::optim_grads_params, 2}),
     [](const auto& golden) { return std::string(golden.param.name); });
 
 }  // namespace

@@ -68,6 +68,8 @@ RandomCase random_case(std::uint64_t seed, bool any_kind) {
     c.options.gather_by_piece = dice.yes();
     c.options.two_buffers = dice.below(4) == 0;
     c.options.gather_ahead = dice.of<std::int64_t>({-1, 0, 100, 10000});
+    if (c.expert_shards > 1 && dice.yes()) c.instances = 2;
+    c.over_instances = c.sharding == optim_grads_params && dice.yes();
   }
   return c;
 }
@@ -75,13 +77,14 @@ RandomCase random_case(std::uint64_t seed, bool any_kind) {
 std::string RandomCase::text() const {
   return fmt::format(
       "pattern {} ep {} edp {} micro-batches {}{}{} {} experts {} k {}{}{}{} balance {} block {}{}{}{} kind {} {}{}{} "
-      "ahead {}",
+      "ahead {} instances {}{}",
       pattern, expert_ranks, expert_shards, options.micro_batches, options.weave ? " woven" : "",
       options.delay_weight_gradients ? " delayed" : "", name_of(dtype), experts, k, shared ? " shared" : "",
       tied ? " tied" : "", bias ? " bias" : "", balance, options.block,
       options.early_attention_backward ? " early" : "", options.overlap_updates ? " late updates" : "",
       clips ? "" : " no norm", static_cast<int>(options.kind), name_of(sharding),
-      options.gather_by_piece ? " by piece" : "", options.two_buffers ? " two buffers" : "", options.gather_ahead);
+      options.gather_by_piece ? " by piece" : "", options.two_buffers ? " two buffers" : "", options.gather_ahead,
+      instances, over_instances ? " divided" : "");
 }
 
 namespace {
@@ -121,6 +124,7 @@ StepOptions options_of(const RandomCase& c) {
   options.module.length = 3;
   options.module.layout = c.layout();
   options.module.sharding = c.sharding;
+  options.module.shard_over_instances = c.over_instances;
   if (!c.clips) options.adam.clip = 0;
   options.plan = c.options;
   return options;

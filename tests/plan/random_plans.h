@@ -33,9 +33,11 @@ struct RandomCase {
   bool shared = false, tied = false, bias = false, clips = true;
   int balance = 0;  // which way of balancing experts
   ShardingStrategy sharding = ShardingStrategy::no_shard;
+  int instances = 1;  // of the optimizer; a divisor of expert_shards
+  bool over_instances = false;
 
   int ranks() const { return expert_ranks * expert_shards; }
-  Layout layout() const { return Layout::of_data_and_experts(ranks(), expert_ranks); }
+  Layout layout() const { return Layout::of({.dp = ranks(), .ep = expert_ranks, .instances = instances}); }
   std::string text() const;  // for messages
 };
 // Of kind `train`, unless any_kind.

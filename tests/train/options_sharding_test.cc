@@ -38,6 +38,29 @@ TEST(OptionsSharding, ContradictionsAreNamed) {
             "they cannot travel in bf16 and be kept in fp32; use optim_grads, or one type");
 }
 
+TEST(OptionsSharding, InstancesFitTheRanks) {
+  const std::string flag = "--num-distributed-optimizer-instances ";
+  EXPECT_EQ(problem_of("--ranks 6 --use-megatron-fsdp " + flag + "4"),
+            flag + "4: must divide the 6 data-parallel ranks");
+  EXPECT_EQ(problem_of("--ranks 8 --expert-model-parallel-size 4 --use-megatron-fsdp " + flag + "4"),
+            flag +
+                "4: leaves 2 ranks for each, which must be a multiple of --expert-model-parallel-size 4; use 2 or a "
+                "divisor of it");
+  EXPECT_EQ(problem_of("--ranks 4 " + flag + "2"),
+            flag + "2: nothing is divided; use --data-parallel-sharding-strategy");
+  EXPECT_EQ(
+      problem_of("--ranks 4 --use-distributed-optimizer --outer-dp-sharding-strategy optim " + flag + "2"),
+      "--outer-dp-sharding-strategy optim: instances of the optimizer can divide the parts that their ranks hold, "
+      "but with optim every rank holds whole weights; use --data-parallel-sharding-strategy optim_grads_params, or "
+      "drop the flag");
+  ParsedOptions one;
+  one.parse("--ranks 4 --use-megatron-fsdp --outer-dp-sharding-strategy optim");
+  EXPECT_EQ(
+      sharding_notes(one.options),
+      (std::vector<std::string>{"outer sharding strategy optim: there is one instance of the optimizer, so nothing "
+                                "more is divided"}));
+}
+
 TEST(OptionsSharding, Bf16GradientsAreOfBf16Models) {
   for (const char* flag : {"--megatron-fsdp-grad-comm-dtype bf16", "--megatron-fsdp-main-grads-dtype bf16"})
     EXPECT_EQ(problem_of("--ranks 2 --use-megatron-fsdp " + std::string(flag)),

@@ -87,7 +87,7 @@ PreparedPlan::PreparedPlan(const Module& module, Plan plan, MemoryPlan memory, D
         tensors.emplace_back(arena_->data() + memory_.offset[i], value.dtype, value.shape);
         break;
     }
-    if (value.part) tensors.back().shape = {module.shards[value.tensor.index()].here};
+    if (value.part > 0) tensors.back().shape = {module.shard_of(value.tensor, value.part)->here};
   }
   reserve_counts();
   find_changes();

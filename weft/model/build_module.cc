@@ -106,7 +106,7 @@ Module build_module(const ModelConfig& config, const ModuleOptions& options) {
   }
   for (std::size_t depth = 0; depth < hidden.size(); ++depth) add_head(b, hidden[depth], head, static_cast<int>(depth));
   ++m.units;  // units are numbered from 1 by next_unit; unit 0 is the step's own
-  shard_parameters(m, options.precision, options.sharding);
+  shard_parameters(m, options.precision, options.sharding, options.shard_over_instances);
   return b.take();
 }
 

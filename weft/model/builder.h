@@ -19,6 +19,7 @@ struct ModuleOptions {
   Layout layout;                                // of the ranks; tells which experts are here
   bool repeatable_attention = true;             // of AttentionBackward
   ShardingStrategy sharding = ShardingStrategy::no_shard;
+  bool shard_over_instances = false;  // of the optimizer (Layout::instances), what each of them divides
 };
 
 struct ParameterValues {

@@ -83,6 +83,17 @@ const PieceCode& Piece::code(Phase phase) const {
   WEFT_CHECK(false, "phase {}", static_cast<int>(phase));
 }
 
+const Shard* Module::shard_of(TensorId id, int division) const {
+  const std::vector<Shard>& all = shards[static_cast<std::size_t>(division - 1)];
+  return !all.empty() && all[id.index()].over.valid() ? &all[id.index()] : nullptr;
+}
+
+const Value& Module::whole(TensorId id) const {
+  for (const int division : {1, 2})
+    if (const Shard* shard = shard_of(id, division)) return value(shard->whole);
+  return value(parameter_values[id.index()]);
+}
+
 std::vector<PieceId> first_uses_of_tensors(const Module& module) {
   std::vector<PieceId> first(module.parameters.size());
   for (std::size_t i = 0; i < module.pieces.size(); ++i)

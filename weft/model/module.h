@@ -2,6 +2,7 @@
 // micro-batch; plan/ turns it into nodes and buffers for every micro-batch and decides their order.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <string>
 #include <vector>
@@ -49,7 +50,7 @@ struct Value {
   ValueId running = {}, initial = {};  // of `before`: the running value, and the constant before the first block
   double in_use = 1;                   // share of its rows used on average: routed values have room for the worst case
   // The group whose ranks' values are summed: in place after the last contribution, or from another value. Invalid:
-  // each rank has its own. For gradients of parameters the parameter's placement decides instead.
+  // each rank has its own. For kept gradients of parameters the parameter's placement decides instead.
   GroupId summed_over = {};
   // Of rows that ranks exchange: the group, and the number of rows for (or from) each peer.
   GroupId exchanged_over = {};
@@ -57,7 +58,7 @@ struct Value {
   bool given_by_host = false;     // of a step value: written by the host before the step, not by a node
   bool read_by_host = false;      // after the step, so no node needs to read it
   bool each_micro_batch = false;  // of a partial gradient: one per micro-batch, not one per step
-  bool part = false;              // a rank's part of a divided tensor (Shard)
+  int part = 0;           // a rank's part of a divided tensor, after which division, 1 or 2 (Module::shards); 0: whole
   std::int64_t room = 0;  // elements of its memory, where these are more than its shape has: all parts of a tensor
 };
 
@@ -165,7 +166,8 @@ struct Shard {
   GroupId over;               // invalid: the tensor is not divided
   std::int64_t elements = 0;  // of a part, the same on all ranks
   std::int64_t here = 0;      // of this rank's part, those that are elements of the tensor: arithmetic sees no others
-  ValueId whole, partial_gradient;
+  ValueId whole, part;
+  ValueId partial_gradient, part_gradient;  // invalid: not trained
 };
 
 // The router's losses, by their place in Module::router_losses.
@@ -193,14 +195,16 @@ struct Module {
   std::vector<ValueId> parameter_values, gradient_values;  // by TensorId; no gradient unless trained
   std::vector<ParameterStates> states;                     // by TensorId; added with the updates
   ShardingStrategy sharding = ShardingStrategy::no_shard;
-  std::vector<Shard> shards;  // by TensorId; empty: nothing is divided
+  // By division, then by TensorId; empty: nothing is divided. The first divides tensors over the ranks of an instance of the
+  // optimizer, the second what is left over the instances.
+  std::array<std::vector<Shard>, 2> shards;
 
   const Value& value(ValueId id) const { return values[id.index()]; }
-  bool divides(TensorId id) const { return !shards.empty() && shards[id.index()].over.valid(); }
+  bool divided() const { return !shards[0].empty() || !shards[1].empty(); }
+  // One division of the tensor, 1 or 2; null: there is none.
+  const Shard* shard_of(TensorId id, int division) const;
   // The tensor that layers use, of this rank's experts.
-  const Value& whole(TensorId id) const {
-    return value(divides(id) ? shards[id.index()].whole : parameter_values[id.index()]);
-  }
+  const Value& whole(TensorId id) const;
   // Numbered as in plans: `pieces`, then `updates`.
   const Piece& piece(PieceId id) const {
     return id.index() < pieces.size() ? pieces[id.index()] : updates[id.index() - pieces.size()];

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include <fmt/format.h>
+
 #include "weft/base/error.h"
 
 namespace weft {
@@ -65,66 +67,108 @@ std::vector<ParameterPart> clipped(const ParameterPart& part, std::int64_t first
   return parts;
 }
 
-void shard_parameters(Module& m, const Precision& precision, ShardingStrategy strategy) {
-  if (strategy == ShardingStrategy::no_shard) return;
-  const auto keep_float = [&](ValueId gradient) {
-    if (precision.float_gradient_parts && gradient.valid()) m.values[gradient.index()].dtype = precision.accumulate();
-  };
-  const auto add_value = [&](const Value& of, ValueKind kind, std::int64_t elements) {
-    Value part = of;
-    part.name = "part(" + of.name + ")";
-    part.kind = kind;
-    part.shape = {elements};
-    part.part = true;
-    m.values.push_back(std::move(part));
-    return ValueId(std::ssize(m.values) - 1);
-  };
-  for (std::size_t i = 0; i < m.parameters.size(); ++i) {
-    ParameterTensor& tensor = m.parameters[i];
-    const GroupId over = tensor.placement.replicas;
-    if (tensor.balance_rate > 0) continue;
-    if (!over.valid()) {
-      keep_float(m.gradient_values[i]);  // it travels nowhere
-      continue;
-    }
-    if (!tensor.trained && strategy != ShardingStrategy::optim_grads_params) continue;
-    const std::int64_t ranks = m.layout.size_of(over), elements = tensor.shape.elements();
+namespace {
+
+// Divides the tensors of a module, one after the other.
+class Dividing {
+ public:
+  Dividing(Module& module, const Precision& precision, ShardingStrategy strategy, bool over_instances)
+      : m_(module), precision_(precision), strategy_(strategy), over_instances_(over_instances) {}
+
+  void divide(TensorId id) {
+    ParameterTensor& tensor = m_.parameters[id.index()];
+    const GroupId replicas = tensor.placement.replicas;
+    if (tensor.balance_rate > 0) return;
+    if (!replicas.valid()) return keep_float(m_.gradient_values[id.index()]);  // it travels nowhere
+    if (!tensor.trained && strategy_ != ShardingStrategy::optim_grads_params) return;
+    Layout::ShardGroups over = m_.layout.shards_of(replicas);
+    tensor.placement.replicas = {};
+    if (over.outer.valid() && !over_instances_) std::swap(tensor.placement.replicas, over.outer);
+    const std::int64_t inner = over.inner.valid() ? m_.layout.size_of(over.inner) : 1,
+                       outer = over.outer.valid() ? m_.layout.size_of(over.outer) : 1;
     const std::int64_t row = tensor.shape.dims() > 1 ? tensor.shape[tensor.shape.dims() - 1] : 1;
     constexpr std::int64_t aligned = 128 / 2;  // elements of the smallest type, whose bytes are a multiple of 128
-    const std::int64_t step = std::lcm(row, aligned);
+    const std::int64_t step = std::lcm(row, aligned), ranks = inner * outer;
+    const std::int64_t part = ((tensor.shape.elements() + ranks - 1) / ranks + step - 1) / step * step;
+    if (over.inner.valid()) cut_tensor(id, 1, over.inner, outer * part);
+    if (over.outer.valid()) cut_tensor(id, 2, over.outer, part);
+    if (!over.inner.valid() && !over.outer.valid()) keep_float(m_.gradient_values[id.index()]);
+  }
+
+ private:
+  void keep_float(ValueId gradient) {
+    if (precision_.float_gradient_parts && gradient.valid())
+      m_.values[gradient.index()].dtype = precision_.accumulate();
+  }
+
+  // The part of a value that is whole in this division.
+  ValueId add_part(ValueId whole, ValueKind kind, int division, std::int64_t elements) {
+    Value part = m_.value(whole);
+    part.name = fmt::format("{}({})", division == 1 ? "part" : "outer_part", part.name);
+    part.kind = kind;
+    part.shape = {elements};
+    part.part = division;
+    m_.values.push_back(std::move(part));
+    return ValueId(std::ssize(m_.values) - 1);
+  }
+
+  // From what this rank has of the tensor so far to its part of that, of so many elements.
+  void cut_tensor(TensorId id, int division, GroupId over, std::int64_t elements) {
+    const std::size_t i = id.index();
+    ParameterTensor& tensor = m_.parameters[i];
     Shard shard;
     shard.over = over;
-    shard.elements = ((elements + ranks - 1) / ranks + step - 1) / step * step;
-    const std::int64_t first = m.layout.position_in(over) * shard.elements;
-    shard.here = std::clamp<std::int64_t>(elements - first, 0, shard.elements);
+    shard.elements = elements;
+    std::int64_t held = 0;
+    for (const ParameterPart& part : tensor.parts) held += part.elements();
+    const std::int64_t first = m_.layout.position_in(over) * elements, room = m_.layout.size_of(over) * elements;
+    shard.here = std::clamp<std::int64_t>(held - first, 0, elements);
 
-    shard.whole = m.parameter_values[i];
-    m.parameter_values[i] = add_value(m.value(shard.whole), ValueKind::parameter, shard.elements);
-    m.values[shard.whole.index()].kind = ValueKind::gathered;
-    m.values[shard.whole.index()].room = ranks * shard.elements;
-    if (m.gradient_values[i].valid()) {
-      shard.partial_gradient = m.gradient_values[i];
-      m.gradient_values[i] = add_value(m.value(shard.partial_gradient), ValueKind::parameter_gradient, shard.elements);
-      keep_float(m.gradient_values[i]);
-      Value& partial = m.values[shard.partial_gradient.index()];
+    shard.whole = m_.parameter_values[i];
+    shard.part = m_.parameter_values[i] = add_part(shard.whole, ValueKind::parameter, division, elements);
+    m_.values[shard.whole.index()].kind = ValueKind::gathered;
+    m_.values[shard.whole.index()].room = room;
+    if (m_.gradient_values[i].valid()) {
+      shard.partial_gradient = m_.gradient_values[i];
+      shard.part_gradient = add_part(shard.partial_gradient, ValueKind::parameter_gradient, division, elements);
+      m_.gradient_values[i] = shard.part_gradient;
+      keep_float(shard.part_gradient);
+      Value& partial = m_.values[shard.partial_gradient.index()];
       partial.kind = ValueKind::partial_gradient;
-      partial.room = ranks * shard.elements;
-      partial.each_micro_batch = strategy != ShardingStrategy::optim;
+      partial.room = room;
+      partial.summed_over = over;
+      // Instances exchange what they have summed over the step.
+      partial.each_micro_batch = division == 1 && strategy_ != ShardingStrategy::optim;
     }
     std::vector<ParameterPart> parts;
     for (const ParameterPart& part : tensor.parts)
-      for (ParameterPart& here : clipped(part, first, shard.elements)) parts.push_back(std::move(here));
+      for (ParameterPart& here : clipped(part, first, elements)) parts.push_back(std::move(here));
     tensor.parts = std::move(parts);
-    tensor.shape = {shard.elements};
+    tensor.shape = {elements};
     tensor.placement.splits.push_back({0, over});
-    tensor.placement.replicas = {};
-    std::int64_t held = 0;
-    for (const ParameterPart& part : tensor.parts) held += part.elements();
-    WEFT_CHECK(held == shard.here, "the part of {} here holds {} of {} elements", tensor.name, held, shard.here);
-    m.sharding = strategy;
-    m.shards.resize(m.parameters.size());
-    m.shards[i] = shard;
+    std::int64_t kept = 0;
+    for (const ParameterPart& part : tensor.parts) kept += part.elements();
+    WEFT_CHECK(kept == shard.here, "the part of {} here holds {} of {} elements", tensor.name, kept, shard.here);
+    std::vector<Shard>& all = m_.shards[static_cast<std::size_t>(division - 1)];
+    all.resize(m_.parameters.size());
+    all[i] = shard;
   }
+
+  Module& m_;
+  const Precision& precision_;
+  const ShardingStrategy strategy_;
+  const bool over_instances_;
+};
+
+}  // namespace
+
+void shard_parameters(Module& m, const Precision& precision, ShardingStrategy strategy, bool over_instances) {
+  if (strategy == ShardingStrategy::no_shard) return;
+  WEFT_CHECK(!over_instances || strategy == ShardingStrategy::optim_grads_params,
+             "instances divide what they hold, and every rank of an instance holds whole weights");
+  m.sharding = strategy;
+  Dividing dividing(m, precision, strategy, over_instances);
+  for (std::size_t i = 0; i < m.parameters.size(); ++i) dividing.divide(TensorId(static_cast<std::int64_t>(i)));
 }
 
 }  // namespace weft

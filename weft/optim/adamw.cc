@@ -34,7 +34,7 @@ void add_updates(Module& m, const Precision& precision, const AdamOptions& optio
     const TensorId id(static_cast<std::int64_t>(i));
     const auto made = [&](const char* what, DType dtype) {
       Value value{fmt::format("{}({})", what, tensor.name), ValueKind::state, dtype, tensor.shape, id};
-      value.part = m.divides(id);
+      value.part = m.value(m.parameter_values[i]).part;
       return add_value(m, std::move(value));
     };
     ParameterStates states;

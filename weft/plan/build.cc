@@ -19,7 +19,7 @@ Plan build_plan(const Module& module, const PlanOptions& options) {
   plan = wait_for_counts(plan, module.layout);
   plan = reduce(plan, module);
   // Divided parameters are not gathered yet, nor are their gradients reduced.
-  const bool complete = module.shards.empty();
+  const bool complete = !module.divided();
   if (complete) require_valid(plan, "expansion");
   if (options.kind != PlanKind::evaluate && options.delay_weight_gradients) {
     plan = delay_weight_gradients(plan);

@@ -56,7 +56,7 @@ struct ValueInfo {  // shared by all buffers of a value; the module's values, th
   bool given_by_host = false;   // of step values: no node computes it
   bool read_by_host = false;
   bool running = false;  // a sum that continues from one micro-batch to the next
-  bool part = false;     // a rank's part of a divided tensor (Module::shards)
+  int part = 0;          // a rank's part of a divided tensor, after which division (Module::shards); 0: whole
 };
 
 // Elements that its memory has room for.

@@ -111,6 +111,8 @@ struct ShardingOptions {
   std::int64_t suggested_communication_unit_size = 0;  // 0: derived where the plan is made
   bool fsdp_double_buffer = false, fine_grained_param_gather = true;
   GradientType main_grads_dtype = GradientType::automatic, grad_comm_dtype = GradientType::automatic;
+  std::int64_t num_distributed_optimizer_instances = 1;
+  ShardingStrategy outer_strategy = ShardingStrategy::no_shard;  // over instances: this or optim
 };
 
 struct BatchOptions {

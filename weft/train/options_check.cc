@@ -340,6 +340,24 @@ void check_sharding(Problems& problems, const TrainOptions& options) {
         "--data-parallel-sharding-strategy", "optim",
         "adds up micro-batches in the type in which gradients travel, so they cannot travel in bf16 and be kept "
         "in fp32; use optim_grads, or one type");
+  if (s.outer_strategy == ShardingStrategy::optim && strategy != ShardingStrategy::optim_grads_params)
+    problems.add("--outer-dp-sharding-strategy", "optim",
+                 "instances of the optimizer can divide the parts that their ranks hold, but with {} every rank holds "
+                 "whole weights; use --data-parallel-sharding-strategy optim_grads_params, or drop the flag",
+                 name_of(strategy));
+}
+
+void check_instances(Problems& problems, const TrainOptions& options) {
+  const std::int64_t instances = options.sharding.num_distributed_optimizer_instances,
+                     ranks = options.layout.data_parallel_size(), experts = options.layout.expert_model_parallel_size;
+  if (instances == 1 || instances < 1 || ranks < 1 || ranks % experts != 0) return;
+  if (ranks % instances != 0)
+    problems.add("--num-distributed-optimizer-instances", instances, "must divide the {} data-parallel ranks", ranks);
+  else if (ranks / instances % experts != 0)
+    problems.add("--num-distributed-optimizer-instances", instances,
+                 "leaves {} ranks for each, which must be a multiple of --expert-model-parallel-size {}; use {} or a "
+                 "divisor of it",
+                 ranks / instances, experts, ranks / experts);
 }
 
 }  // namespace
@@ -355,6 +373,7 @@ std::vector<std::string> find_problems(const TrainOptions& options) {
   check_data(problems, options.data, own_model);
   check_optimizer(problems, options);
   check_sharding(problems, options);
+  if (layout_is_good) check_instances(problems, options);
   const ExecutionOptions& execution = options.execution;
   if (execution.deterministic_mode && execution.attention_backward == AttentionBackwardKind::fastest)
     problems.add("--attention-backward", "fastest", "two runs of it differ; drop it or --deterministic-mode");

@@ -16,7 +16,6 @@ constexpr const char* no_random_state =
     "Random numbers are a function of the seed and what they are for: there is no state.";
 constexpr const char* other_checkpoints =
     "Weft does not do this with checkpoints yet; drop the flag (--save, --save-interval and --load save and go on)";
-constexpr const char* one_instance = "the optimizer cannot have several instances yet; drop the flag";
 constexpr const char* no_recomputing =
     "activations are not recomputed yet; drop the flag (a smaller --micro-batch-size needs less memory)";
 constexpr const char* no_pipeline = "there are no pipeline stages yet; drop the flag";
@@ -142,9 +141,6 @@ void add_accepted_flags(FlagTable& flags) {
                       "gradients in bf16)"));
   flags.accept("--dataloader-type", "single", "Samples come in Megatron's order.",
                only({"single"}, "samples come in the order of 'single'; drop the flag"));
-  flags.accept("--num-distributed-optimizer-instances", "1", "There is one.", only_number(1, one_instance));
-  flags.accept("--outer-dp-sharding-strategy", "no_shard", "There is one instance of the optimizer.",
-               only({"no_shard"}, one_instance));
   flags.accept("--megatron-fsdp-version", "1", "Weft has one way to shard.",
                only({"1", "2"}, "not a version of Megatron-FSDP"));
   flags.accept("--megatron-fsdp-main-params-dtype", "fp32", "Weights are trained in float.",

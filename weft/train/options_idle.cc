@@ -161,6 +161,9 @@ class Idle {
     if (is_one_of(flag, {"--megatron-fsdp-main-grads-dtype", "--megatron-fsdp-grad-comm-dtype"}) &&
         strategy == ShardingStrategy::no_shard)
       return "gradients are not divided; use --data-parallel-sharding-strategy, or --grad-reduce-in-bf16";
+    if (flag.name == "--num-distributed-optimizer-instances" && strategy == ShardingStrategy::no_shard &&
+        o_.sharding.num_distributed_optimizer_instances > 1)
+      return "nothing is divided; use --data-parallel-sharding-strategy";
     if (flag.name == "--suggested-communication-unit-size" && o_.sharding.fsdp_double_buffer)
       return "--fsdp-double-buffer bounds what is gathered; drop one of the two";
     return "";

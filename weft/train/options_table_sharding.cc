@@ -42,6 +42,18 @@ void add_sharding_flags(FlagTable& flags, ShardingOptions& sharding) {
                {{"auto", GradientType::automatic}, {"fp32", GradientType::fp32}, {"bf16", GradientType::bf16}},
                "Type in which a micro-batch's gradients of matrices travel. auto: bf16 with --grad-reduce-in-bf16, "
                "else that in which they are kept.");
+  flags
+      .add(
+          "--num-distributed-optimizer-instances", sharding.num_distributed_optimizer_instances, "N",
+          "Cut the data-parallel ranks into N groups of neighbours, each of which divides what all would hold. What is "
+          "gathered and reduced for every micro-batch stays within a group; gradients are summed over the groups once "
+          "per step.")
+      .at_least(1)
+      .limited_to(1 << 20);
+  flags.choice("--outer-dp-sharding-strategy", sharding.outer_strategy,
+               {{"no_shard", ShardingStrategy::no_shard}, {"optim", ShardingStrategy::optim}},
+               "What these groups divide among each other: nothing, or also the parts of their ranks, which are then "
+               "gathered once per step.");
 }
 
 ShardingStrategy strategy_of(const TrainOptions& options) {
@@ -57,10 +69,16 @@ std::vector<std::string> sharding_notes(const TrainOptions& options) {
   if (strategy == ShardingStrategy::no_shard) return {};
   if (layout.ranks == 1)
     return {fmt::format("sharding strategy {}: there is one rank, so nothing is divided", name_of(strategy))};
-  if (layout.expert_model_parallel_size == layout.ranks)
-    return {fmt::format("sharding strategy {}: every expert is on one rank only, so experts are not divided",
-                        name_of(strategy))};
-  return {};
+  std::vector<std::string> notes;
+  if (options.sharding.outer_strategy == ShardingStrategy::optim &&
+      options.sharding.num_distributed_optimizer_instances == 1)
+    notes.push_back(
+        "outer sharding strategy optim: there is one instance of the optimizer, so nothing more is divided");
+  if (layout.expert_model_parallel_size * options.sharding.num_distributed_optimizer_instances == layout.ranks)
+    notes.push_back(fmt::format("sharding strategy {}: every expert is on one rank only{}, so experts are not divided",
+                                name_of(strategy),
+                                options.sharding.num_distributed_optimizer_instances > 1 ? " of an instance" : ""));
+  return notes;
 }
 
 }  // namespace weft

@@ -22,6 +22,7 @@ StepOptions training_step(const SessionOptions& o) {
   step.module.logits_slice_bytes = o.logits_slice_bytes;
   step.module.repeatable_attention = o.repeatable_attention;
   step.module.sharding = o.sharding;
+  step.module.shard_over_instances = o.shard_over_instances;
   return step;
 }
 

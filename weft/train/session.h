@@ -40,6 +40,7 @@ struct SessionOptions {
   std::int64_t logits_slice_bytes = 128 << 20;
   bool repeatable_attention = true;
   ShardingStrategy sharding = ShardingStrategy::no_shard;
+  bool shard_over_instances = false;
   bool validates = false, samples = false;  // memory for evaluate() and for logits() is counted, too
   RankOptions ranks;
   InjectedFault fault;  // of the training plan, on one rank

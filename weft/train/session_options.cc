@@ -22,8 +22,10 @@ std::optional<int> update_processors() {
 SessionOptions session_options(const TrainOptions& o, const ModelConfig& config, World* world) {
   SessionOptions s;
   s.ranks.world = world;
-  s.layout = Layout::of_data_and_experts(world ? world->size() : o.layout.ranks, o.layout.expert_model_parallel_size,
-                                         world ? world->rank() : RankId(0));
+  s.layout = Layout::of({.dp = world ? world->size() : o.layout.ranks,
+                         .ep = o.layout.expert_model_parallel_size,
+                         .instances = o.sharding.num_distributed_optimizer_instances},
+                        world ? world->rank() : RankId(0));
   s.plan.weave = o.execution.overlap_moe_expert_parallel_comm;
   s.plan.early_attention_backward = o.execution.ep_overlap_early_attn_memory_release;
   s.plan.delay_weight_gradients = o.execution.delay_wgrad_compute;
@@ -33,6 +35,8 @@ SessionOptions session_options(const TrainOptions& o, const ModelConfig& config,
   s.ranks.executor.update_processors = update_processors();
   s.repeatable_attention = o.execution.attention_backward == AttentionBackwardKind::deterministic;
   s.sharding = strategy_of(o);
+  s.shard_over_instances =
+      o.sharding.outer_strategy == ShardingStrategy::optim && o.sharding.num_distributed_optimizer_instances > 1;
   s.plan.gather_by_piece = o.sharding.fine_grained_param_gather;
   if (o.sharding.suggested_communication_unit_size > 0)
     s.plan.gather_ahead = o.sharding.suggested_communication_unit_size / 2;

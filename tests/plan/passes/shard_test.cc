@@ -18,7 +18,8 @@ struct ShardCase {
   std::string pattern = "[*-][*-]";
   ShardingStrategy strategy = optim_grads_params;
   PlanOptions plan;
-  int ranks = 4, expert_ranks = 1;
+  int ranks = 4, expert_ranks = 1, instances = 1;
+  bool over_instances = false;
   double clip = 1;
 };
 
@@ -30,8 +31,9 @@ StepPlan step_of(const ShardCase& c) {
   options.config.mlp.ffn = 64;
   options.module.batch = 2;
   options.module.length = 3;
-  options.module.layout = Layout::of_data_and_experts(c.ranks, c.expert_ranks);
+  options.module.layout = Layout::of({.dp = c.ranks, .ep = c.expert_ranks, .instances = c.instances});
   options.module.sharding = c.strategy;
+  options.module.shard_over_instances = c.over_instances;
   options.adam.clip = c.clip;
   options.plan = c.plan;
   return plan_step(options);
@@ -79,6 +81,36 @@ TEST(Shard, every_strategy_gives_plans_that_the_checker_accepts) {
         }
 }
 
+// What an instance gathers from others, and sums with others, it does once per step, whatever it repeats for each micro-batch.
+TEST(Shard, instances_meet_once_per_step) {
+  for (const ShardingStrategy strategy : {optim, optim_grads, optim_grads_params})
+    for (const bool over_instances : {false, true}) {
+      if (over_instances && strategy != optim_grads_params) continue;
+      ShardCase c;
+      c.strategy = strategy;
+      c.instances = 2;
+      c.over_instances = over_instances;
+      c.plan.micro_batches = 3;
+      const StepPlan step = step_of(c);
+      for (const PlanFault& fault : check_ranks(step.ranks()))
+        ADD_FAILURE() << name_of(strategy) << ": " << fault.message;
+      const GroupId between = step.module.layout.instances();
+      std::map<CollectiveKind, std::map<BufferId, int>> meetings;
+      for (const Node& node : step.plan.nodes)
+        for (const NodeCollective& n : step.plan.collectives_of(node))
+          if (n.group == between) ++meetings[n.kind][n.kind == CollectiveKind::all_gather ? n.send : n.receive];
+      const std::size_t tensors = step.module.parameters.size();
+      EXPECT_EQ(meetings[CollectiveKind::all_reduce].size(), over_instances ? 0 : tensors) << name_of(strategy);
+      EXPECT_EQ(meetings[CollectiveKind::reduce_scatter].size(), over_instances ? tensors : 0) << name_of(strategy);
+      EXPECT_EQ(meetings[CollectiveKind::all_gather].size(), over_instances ? tensors : 0) << name_of(strategy);
+      for (const auto& [kind, buffers] : meetings)
+        for (const auto& [buffer, times] : buffers) EXPECT_EQ(times, 1) << step.plan.name_of(buffer);
+      c.plan.kind = PlanKind::evaluate;
+      for (const PlanFault& fault : check_ranks(step_of(c).ranks()))
+        ADD_FAILURE() << name_of(strategy) << ", evaluation: " << fault.message;
+    }
+}
+
 TEST(Shard, strategies_differ_in_what_they_repeat_for_every_micro_batch) {
   ShardCase c;
   c.plan.micro_batches = 3;
@@ -121,7 +153,7 @@ TEST(Shard, of_eight_equal_units_two_are_gathered_at_a_time_or_three_when_woven)
       std::int64_t unit = 0;
       const std::vector<int> units = units_of_tensors(step.module);
       for (std::size_t i = 0; i < units.size(); ++i)
-        if (units[i] == 2) unit += step.module.value(step.module.shards[i].whole).room * 4;
+        if (units[i] == 2) unit += step.module.value(step.module.shards[0][i].whole).room * 4;
       EXPECT_LE(step.memory.gathered, (weave ? 3 : 2) * unit) << "weave " << weave << " by piece " << by_piece;
       EXPECT_GT(step.memory.gathered, unit / 2);
     }

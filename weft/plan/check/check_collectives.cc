@@ -74,8 +74,8 @@ class CollectiveCheck {
     const auto uses = plan_.uses_of(node);
     for (std::size_t i = 0; i + 1 < uses.size(); i += 2) {
       const ValueInfo &sum = plan_.value_of(uses[i].buffer), &kept = plan_.value_of(uses[i + 1].buffer);
-      if (uses[i].access != Access::read || uses[i + 1].access != Access::add || !sum.part || !kept.part ||
-          sum.tensor != kept.tensor || !(sum.shape == kept.shape))
+      if (uses[i].access != Access::read || uses[i + 1].access != Access::add || sum.part == 0 ||
+          kept.part != sum.part || sum.tensor != kept.tensor || !(sum.shape == kept.shape))
         faults_.add({self_}, fmt::format("{} is not a sum that belongs to {}", sum.name, kept.name));
     }
     if (uses.empty() || uses.size() % 2 != 0) faults_.add({self_}, "adds sums, but names none or not where to");
@@ -164,7 +164,7 @@ class CollectiveCheck {
   // A part goes to or comes from the tensor that it is a part of; together the parts must hold all of it.
   void check_tensor(const NodeCollective& c, BufferId part, BufferId whole) {
     const ValueInfo &one = plan_.value_of(part), &all = plan_.value_of(whole);
-    if (!one.part) return;
+    if (one.part == 0) return;
     if (one.tensor != all.tensor)
       fault(c, fmt::format("{} is not a part of {}", plan_.name_of(part), plan_.name_of(whole)));
     if (all.bytes < all.shape.elements() * static_cast<std::int64_t>(size_of(all.dtype)))

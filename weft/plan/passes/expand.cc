@@ -98,7 +98,7 @@ class Expansion {
     info.part = v.part;
     if (v.kind == ValueKind::parameter_gradient)
       info.summed_over = info.replicas = module_.parameters[v.tensor.index()].placement.replicas;
-    if (v.kind == ValueKind::partial_gradient) info.summed_over = info.replicas = module_.shards[v.tensor.index()].over;
+    if (v.kind == ValueKind::partial_gradient) info.replicas = v.summed_over;
     return info;
   }
 

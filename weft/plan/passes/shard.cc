@@ -34,10 +34,16 @@ struct Residency {
   std::int64_t elements = 0;
 };
 
+// One division of the parameters: over the ranks of an instance, or of what these have over the instances.
 class Sharding {
  public:
-  Sharding(const Plan& plan, const Module& module, const PlanOptions& options)
-      : plan_(plan), module_(module), options_(options), before_(plan.nodes.size()), after_(plan.nodes.size()) {
+  Sharding(const Plan& plan, const Module& module, int division, const PlanOptions& options)
+      : plan_(plan),
+        module_(module),
+        division_(division),
+        options_(options),
+        before_(plan.nodes.size()),
+        after_(plan.nodes.size()) {
     for (std::size_t i = 0; i < plan.buffers.size(); ++i)
       if (plan.buffers[i].micro_batch < 0)
         of_step_.emplace(plan.buffers[i].value, BufferId(static_cast<std::int64_t>(i)));
@@ -71,9 +77,9 @@ class Sharding {
     std::map<std::int64_t, std::int32_t> known;  // by piece or unit
     bundle_of_.resize(module_.parameters.size(), -1);
     std::map<int, std::int64_t> units;
-    for (std::size_t i = 0; i < module_.shards.size(); ++i) {
-      const Shard& shard = module_.shards[i];
-      if (!shard.over.valid() || !first[i].valid()) continue;
+    for (std::size_t i = 0; i < module_.parameters.size(); ++i) {
+      const Shard* shard = module_.shard_of(TensorId(static_cast<std::int64_t>(i)), division_);
+      if (!shard || !first[i].valid()) continue;
       const PiecePlace& place = module_.piece(first[i]).place;
       const auto [at, is_new] = known.try_emplace(options_.gather_by_piece ? first[i].value : place.unit,
                                                   static_cast<std::int32_t>(bundles_.size()));
@@ -81,7 +87,7 @@ class Sharding {
         bundles_.push_back(options_.gather_by_piece ? Bundle{place.unit, place.layer, place.piece + "."}
                                                     : Bundle{place.unit, fmt::format("unit.{}", place.unit), ""});
       bundle_of_[i] = at->second;
-      units[place.unit] += module_.value(shard.whole).shape.elements();
+      units[place.unit] += module_.value(shard->whole).shape.elements();
     }
     if (units.empty()) return;
     for (const auto& [unit, elements] : units) mean_unit_ += elements;
@@ -91,10 +97,16 @@ class Sharding {
   PlaceId place(std::int32_t bundle, const char* what) {
     const auto [at, is_new] = places_.try_emplace({bundle, what});
     const Bundle& b = bundles_[static_cast<std::size_t>(bundle)];
-    if (is_new) at->second = plan_.add_place(b.unit, b.layer, b.piece + what);
+    if (is_new) at->second = plan_.add_place(b.unit, b.layer, b.piece + (division_ == 2 ? "outer_" : "") + what);
     return at->second;
   }
-  const Shard& shard_of(ValueId value) const { return module_.shards[plan_.values[value.index()].tensor.index()]; }
+  const Shard& shard_of(ValueId value) const {
+    return *module_.shard_of(plan_.values[value.index()].tensor, division_);
+  }
+  bool is_divided(ValueId whole, ValueId Shard::*member) const {
+    const Shard* shard = module_.shard_of(plan_.values[whole.index()].tensor, division_);
+    return shard && shard->*member == whole;
+  }
   std::int32_t bundle_of(ValueId value) const { return bundle_of_[plan_.values[value.index()].tensor.index()]; }
   BufferId buffer_of_step(ValueId value) {
     const auto [at, is_new] = of_step_.try_emplace(value);
@@ -102,7 +114,8 @@ class Sharding {
     return at->second;
   }
   bool gathers_once() const {
-    return plan_.kind != PlanKind::evaluate && module_.sharding != ShardingStrategy::optim_grads_params;
+    return division_ == 2 ||
+           (plan_.kind != PlanKind::evaluate && module_.sharding != ShardingStrategy::optim_grads_params);
   }
 
   // Finds the residencies, in the order of their first nodes, and gives each its instances.
@@ -114,7 +127,8 @@ class Sharding {
       for (std::int32_t u = node.first_use; u < node.first_use + node.uses; ++u) {
         BufferUse& use = plan_.uses[static_cast<std::size_t>(u)];
         const ValueId value = plan_.buffers[use.buffer.index()].value;
-        if (plan_.values[value.index()].storage != StorageClass::gathered) continue;
+        if (plan_.values[value.index()].storage != StorageClass::gathered || !is_divided(value, &Shard::whole))
+          continue;
         const std::int32_t bundle = bundle_of(value);
         const int unit = plan_.place_of(node).unit;
         const auto [at, is_new] =
@@ -202,8 +216,7 @@ class Sharding {
     std::vector<BufferUse> used;
     std::vector<NodeCollective> communication;
     for (const auto& [value, instance] : r.instances) {
-      const TensorId tensor = plan_.values[value.index()].tensor;
-      const ValueId part = module_.parameter_values[tensor.index()];
+      const ValueId part = shard_of(value).part;
       NodeCollective c{CollectiveKind::all_gather, shard_of(value).over, buffer_of_step(part), instance.buffer};
       c.bytes = plan_.values[part.index()].bytes;
       communication.push_back(c);
@@ -239,8 +252,10 @@ class Sharding {
     std::map<ValueId, std::int32_t> times;                                  // that a value is reduced in a step
     for (std::size_t b = 0; b < last.size(); ++b) {
       const BufferId buffer(static_cast<std::int64_t>(b));
-      if (last[b] < 0 || plan_.value_of(buffer).storage != StorageClass::partial) continue;
       const Buffer& partial = plan_.buffers[b];
+      if (last[b] < 0 || plan_.value_of(buffer).storage != StorageClass::partial ||
+          !is_divided(partial.value, &Shard::partial_gradient))
+        continue;
       Reduction& reduction = reductions[{partial.micro_batch, bundle_of(partial.value)}];
       reduction.gradients.push_back(buffer);
       reduction.last = std::max(reduction.last, last[b]);
@@ -254,7 +269,7 @@ class Sharding {
     const auto [at, is_new] = sums_.try_emplace(partial);
     if (is_new) {
       const ValueInfo& from = plan_.values[partial.index()];
-      ValueInfo sum = plan_.values[module_.gradient_values[from.tensor.index()].index()];
+      ValueInfo sum = plan_.values[shard_of(partial).part_gradient.index()];
       sum.name = "sum(" + from.name + ")";
       sum.storage = StorageClass::activation;
       sum.bytes =
@@ -272,14 +287,15 @@ class Sharding {
     std::vector<NodeCollective> communication;
     for (const BufferId gradient : reduction.gradients) {
       const ValueId partial = plan_.buffers[gradient.index()].value;
-      const ValueId kept = module_.gradient_values[plan_.values[partial.index()].tensor.index()];
+      const ValueId kept = shard_of(partial).part_gradient;
       const GroupId over = shard_of(partial).over;
       const std::int32_t all = times.at(partial);
       ValueInfo& info = plan_.values[kept.index()];
       const BufferId into = buffer_of_step(kept);
       NodeCollective c{CollectiveKind::reduce_scatter, over, gradient, into};
       c.bytes = plan_.values[partial.index()].bytes;
-      if (all == 1 && info.dtype == plan_.values[partial.index()].dtype) {
+      // What is summed again, over instances, is a sum of its own.
+      if (all == 1 && info.dtype == plan_.values[partial.index()].dtype && !info.summed_over.valid()) {
         info.summed_over = info.replicas = over;
       } else {
         c.receive = plan_.add_buffer(sum_of(partial), micro_batch);
@@ -301,6 +317,7 @@ class Sharding {
 
   Plan plan_;
   const Module& module_;
+  const int division_;
   const PlanOptions& options_;
   std::vector<Bundle> bundles_;
   std::vector<std::int32_t> bundle_of_;  // by TensorId; -1: not divided
@@ -316,7 +333,11 @@ class Sharding {
 
 Plan shard(const Plan& plan, const Module& module, const PlanOptions& options) {
   WEFT_CHECK(plan.kind != PlanKind::gradients, "gradients of divided parameters are not kept");
-  return Sharding(plan, module, options).run();
+  Plan sharded = plan;
+  for (const int division : {1, 2})
+    if (!module.shards[static_cast<std::size_t>(division - 1)].empty())
+      sharded = Sharding(sharded, module, division, options).run();
+  return sharded;
 }
 
 }  // namespace weft

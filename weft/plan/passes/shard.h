@@ -13,6 +13,9 @@
 //   add       Where a step reduces more than once: adds that sum to the kept part of the gradient, in the order of the
 //             micro-batches.
 //
+// Where instances of the optimizer divide what they hold (Module::shards[1]) the same is done to that: its residency is the
+// step, its users are the gathers above, and its gradients are complete after the last micro-batch.
+//
 // Gathers and releases are on the gather lane; reductions, and the additions after them, on the reduce lane.
 #pragma once
 

@@ -200,9 +200,13 @@ TEST_F(Saving, AModelThatCannotBeWrittenIsTriedAgain) {
     std::filesystem::remove(m);
     Words words = model(3000) + Words{"--save-hf", disk + "/out", "--metrics", m};
     if (saved) words = words + Words{"--save", dir_};
-    const Outcome outcome = run_shell(
-        fmt::format("{} & while kill -0 $! && ! [ -s {} ]; do sleep 0.01; done; rm -r {}; sleep 1; mkdir {}; wait $!",
-                    quoted(words), m, disk, disk));
+    // Its disk goes away after the first step, and is back when the model was tried to be written.
+    const std::string log = folder_.file("log");
+    const Outcome outcome =
+        run_shell(fmt::format("{0} >{1} 2>&1 & while kill -0 $! && ! [ -s {2} ]; do sleep 0.01; done; rm -r {3}; "
+                              "while kill -0 $! && ! grep -q 'trying again' {1}; do sleep 0.01; done; mkdir {3}; "
+                              "wait $!; code=$?; cat {1}; exit $code",
+                              quoted(words), log, m, disk));
     EXPECT_EQ(outcome.code, saved ? 1 : 0) << outcome.out;
     EXPECT_EQ(std::filesystem::exists(disk + "/out/model.safetensors"), !saved);
     EXPECT_THAT(outcome.out, HasSubstr(saved ? "the checkpoint of iteration 3000 in " + dir_ + " has its weights"

@@ -53,12 +53,16 @@ inline std::vector<NamedCase> bitwise_cases(int ranks) {
     c.bf16_gradients = pattern[0] == 'M' && pattern[1] == 'E';
     cases.push_back({fmt::format("{} ranks={}", pattern, ranks), c});
   }
-  for (const ShardingStrategy strategy : {ShardingStrategy::optim, ShardingStrategy::optim_grads_params}) {
+  using enum ShardingStrategy;
+  for (const ShardingStrategy strategy : {optim, optim_grads, optim_grads_params}) {
     if (ranks == 1) continue;
-    RankCase c = cases[strategy == ShardingStrategy::optim ? 0 : 3].run;  // with whole parameters
+    RankCase c = cases[strategy == optim ? 0 : 3].run;  // with whole parameters
     c.sharding = strategy;
-    cases.push_back(
-        {fmt::format("{} ranks={} ep={} {}", c.config.pattern, ranks, c.expert_ranks, name_of(strategy)), c});
+    c.instances = ranks == 4 && strategy != optim_grads ? 2 : 1;
+    c.shard_over_instances = c.instances == 2 && strategy == optim_grads_params;
+    cases.push_back({fmt::format("{} ranks={} ep={} {} in {}", c.config.pattern, ranks, c.expert_ranks,
+                                 name_of(strategy), c.instances),
+                     c});
   }
   return cases;
 }

@@ -53,21 +53,34 @@ TEST(Resume, LoadsIntoAnyLayout) {
   }
 }
 
+// Every strategy, and two instances of the optimizer that hold the same parts, or divide them.
 TEST(Resume, LoadsWithAnyShardingStrategy) {
-  const ShardingStrategy strategies[] = {ShardingStrategy::no_shard, ShardingStrategy::optim,
-                                         ShardingStrategy::optim_grads, ShardingStrategy::optim_grads_params};
-  for (const ShardingStrategy saved_with : strategies) {
+  using enum ShardingStrategy;
+  struct Way {
+    ShardingStrategy strategy;
+    int instances;
+    bool divided;
+  };
+  const Way ways[] = {{no_shard, 1, false},           {optim, 1, false}, {optim_grads, 1, false},
+                      {optim_grads_params, 1, false}, {optim, 2, false}, {optim_grads_params, 2, true}};
+  const auto case_of = [](const Way& way) {
+    RankCase c = resumed_case(4, 2, DType::bf16);
+    c.sharding = way.strategy;
+    c.instances = way.instances;
+    c.shard_over_instances = way.divided;
+    return c;
+  };
+  for (const Way& saved_with : ways) {
     const TemporaryFolder folder;
-    RankCase from = resumed_case(4, 2, DType::bf16);
-    from.sharding = saved_with;
-    const RunOutcome saved = run(from, 0, 2, {}, folder.file("run"));
-    for (const ShardingStrategy loaded_with : strategies) {
-      RankCase to = from;
-      to.sharding = loaded_with;
-      to.ranks = loaded_with == ShardingStrategy::optim ? 2 : 4;
+    const RunOutcome saved = run(case_of(saved_with), 0, 2, {}, folder.file("run"));
+    for (const Way& loaded_with : ways) {
+      RankCase to = case_of(loaded_with);
+      if (loaded_with.strategy == optim && loaded_with.instances == 1) to.ranks = 2;
       const RunOutcome loaded = run(to, 2, 2, folder.file("run"), {});
-      EXPECT_EQ(loaded.weights, saved.weights) << name_of(saved_with) << " to " << name_of(loaded_with);
-      EXPECT_EQ(loaded.states, saved.states) << name_of(saved_with) << " to " << name_of(loaded_with);
+      const std::string text = fmt::format("{} in {} to {} in {}", name_of(saved_with.strategy), saved_with.instances,
+                                           name_of(loaded_with.strategy), loaded_with.instances);
+      EXPECT_EQ(loaded.weights, saved.weights) << text;
+      EXPECT_EQ(loaded.states, saved.states) << text;
     }
   }
 }

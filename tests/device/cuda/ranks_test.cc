@@ -90,6 +90,55 @@ TEST_P(CudaRanks, NcclGivesTheBitsOfThreads) {
   }
 }
 
+// Every strategy, and two instances of the optimizer where there are four ranks.
+std::vector<NamedCase> sharded_cases(int ranks) {
+  using enum ShardingStrategy;
+  std::vector<NamedCase> cases;
+  for (const ShardingStrategy strategy : {no_shard, optim, optim_grads, optim_grads_params})
+    for (const int instances : {1, 2})
+      for (const bool divided : {false, true}) {
+        if ((instances == 2 && (ranks < 4 || strategy == no_shard)) ||
+            (divided && (instances == 1 || strategy != optim_grads_params)))
+          continue;
+        NamedCase c = tensor_core_case(2);
+        c.run.ranks = ranks;
+        c.run.micro_batches = 3;
+        c.run.steps = 3;
+        c.run.config.tied_embeddings = divided;
+        c.run.sharding = strategy;
+        c.run.instances = instances;
+        c.run.shard_over_instances = divided;
+        c.name = fmt::format("{} ranks {} in {} instances{}", ranks, name_of(strategy), instances,
+                             divided ? ", divided" : "");
+        cases.push_back(c);
+      }
+  return cases;
+}
+
+TEST_P(CudaRanks, EveryShardingStrategyGivesTheBitsOfItsPlainStep) {
+  for (const NamedCase& c : sharded_cases(GetParam())) {
+    const std::vector<std::string> plain = gpu_lines(c);
+    for (const bool late : {false, true}) {
+      NamedCase woven = c;
+      woven.run.weave = woven.run.delay = woven.run.parallel = true;
+      woven.run.overlap_updates = woven.run.two_buffers = late;
+      woven.run.gather_by_piece = !late;
+      EXPECT_EQ(gpu_lines(woven), plain) << c.name << ", late updates: " << late;
+    }
+  }
+}
+
+TEST_P(CudaRanks, EveryShardingStrategyHasTheSameBitsOverNccl) {
+  if (const std::string why = why_no_shared_gpu(); !why.empty()) GTEST_SKIP() << why;
+  for (const NamedCase& c : sharded_cases(GetParam())) {
+    const std::vector<std::string> plain = lines_of(c.name, run_ranks(c.run, over_nccl));
+    NamedCase woven = c;
+    woven.run.weave = woven.run.delay = woven.run.parallel = woven.run.overlap_updates = true;
+    EXPECT_EQ(lines_of(c.name, run_ranks(woven.run, over_nccl)), plain) << c.name;
+    EXPECT_EQ(gpu_lines(c), plain) << c.name << ", between threads";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(OnRanks, CudaRanks, testing::Values(2, 4), testing::PrintToStringParamName());
 
 }  // namespace

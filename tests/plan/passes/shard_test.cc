@@ -8,6 +8,7 @@
 
 #include "tests/plan/plans.h"
 #include "weft/plan/check/check_ranks.h"
+#include "weft/plan/text.h"
 
 namespace weft {
 namespace {
@@ -109,6 +110,20 @@ TEST(Shard, instances_meet_once_per_step) {
       for (const PlanFault& fault : check_ranks(step_of(c).ranks()))
         ADD_FAILURE() << name_of(strategy) << ", evaluation: " << fault.message;
     }
+}
+
+// Nothing is divided, so nothing is added to the step.
+TEST(Shard, over_a_group_of_one_leaves_the_plan_as_it_is) {
+  ShardCase c;
+  c.ranks = 1;
+  c.plan.weave = true;
+  c.strategy = no_shard;
+  const StepPlan whole = step_of(c);
+  for (const ShardingStrategy strategy : {optim, optim_grads, optim_grads_params}) {
+    c.strategy = strategy;
+    const StepPlan step = step_of(c);
+    EXPECT_EQ(to_text(step.plan, step.memory), to_text(whole.plan, whole.memory)) << name_of(strategy);
+  }
 }
 
 TEST(Shard, strategies_differ_in_what_they_repeat_for_every_micro_batch) {

@@ -32,7 +32,7 @@ void queue_operation(Stream& stream, const Arguments& arguments) {
       own.x = list;
       run(own);
     });
-  } else if constexpr (std::is_same_v<Arguments, AdamW>) {
+  } else if constexpr (requires { arguments.slabs; }) {
     queued.push([run, own = arguments, list = std::vector(arguments.slabs.begin(), arguments.slabs.end())]() mutable {
       own.slabs = list;
       run(own);

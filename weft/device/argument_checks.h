@@ -94,5 +94,6 @@ void check_arguments(const char* operation, const CrossEntropy& op);
 void check_arguments(const char* operation, const SumOfSquares& op);
 void check_arguments(const char* operation, const ClipFactor& op);
 void check_arguments(const char* operation, const AdamW& op);
+void check_arguments(const char* operation, const Sgd& op);
 
 }  // namespace weft

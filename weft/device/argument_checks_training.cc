@@ -1,3 +1,5 @@
+#include <initializer_list>
+
 #include "weft/device/argument_checks.h"
 #include "weft/device/argument_fits.h"
 
@@ -5,20 +7,25 @@ namespace weft {
 
 namespace {
 
-void check_slab(const Fits& fits, const AdamSlab& slab) {
+// What all optimizers have. states: those of this one.
+template <class Slab>
+void check_slab(const Fits& fits, const Slab& slab, std::initializer_list<const Tensor*> states) {
   const DType acc = accumulator_of(slab.weight);
-  fits(slab.m.dtype == acc && slab.v.dtype == acc, "m or v are not f32 (f64 for f64 weights)");
   const bool split = slab.weight.dtype == DType::bf16;
   fits(slab.remainder.given() == split && (!split || slab.remainder.dtype == DType::i16),
        "bf16 weights have remainders of i16, others none");
   fits(slab.gradient.dtype == acc || slab.gradient.dtype == DType::bf16, "the gradient is neither acc nor bf16");
   const std::int64_t count = slab.weight.shape.elements();
-  for (const Tensor* tensor : {&slab.weight, &slab.remainder, &slab.m, &slab.v, &slab.gradient}) {
-    if (!tensor->given()) continue;
-    fits(tensor->shape.elements() == count, "a slab's tensors differ in length");
-    fits(tensor->contiguous(), "needs contiguous tensors");
-  }
+  const auto check = [&](const Tensor& tensor) {
+    if (!tensor.given()) return;
+    fits(tensor.shape.elements() == count, "a slab's tensors differ in length");
+    fits(tensor.contiguous(), "needs contiguous tensors");
+  };
+  for (const Tensor* tensor : {&slab.weight, &slab.remainder, &slab.gradient}) check(*tensor);
+  for (const Tensor* tensor : states) check(*tensor);
 }
+
+bool is_accumulator(const Tensor& state, const Tensor& weight) { return state.dtype == accumulator_of(weight); }
 
 }  // namespace
 
@@ -63,7 +70,22 @@ void check_arguments(const char* operation, const ClipFactor& op) {
 void check_arguments(const char* operation, const AdamW& op) {
   const Fits fits(operation);
   fits.step_values(op.step_values);
-  for (const AdamSlab& slab : op.slabs) check_slab(fits, slab);
+  for (const AdamSlab& slab : op.slabs) {
+    fits(is_accumulator(slab.m, slab.weight) && is_accumulator(slab.v, slab.weight),
+         "m or v are not f32 (f64 for f64 weights)");
+    check_slab(fits, slab, {&slab.m, &slab.v});
+  }
+}
+
+void check_arguments(const char* operation, const Sgd& op) {
+  const Fits fits(operation);
+  fits.step_values(op.step_values);
+  for (const SgdSlab& slab : op.slabs) {
+    fits(slab.momentum.given() == (op.momentum != 0), "slabs have momentum where its factor is not 0, and only there");
+    fits(!slab.momentum.given() || is_accumulator(slab.momentum, slab.weight),
+         "the momentum is not f32 (f64 for f64 weights)");
+    check_slab(fits, slab, {&slab.momentum});
+  }
 }
 
 }  // namespace weft

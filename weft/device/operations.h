@@ -87,7 +87,8 @@ namespace weft {
   X(fill, Fill)                                                          \
   X(sum_of_squares, SumOfSquares)                                        \
   X(clip_factor, ClipFactor)                                             \
-  X(adamw, AdamW)
+  X(adamw, AdamW)                                                        \
+  X(sgd, Sgd)
 
 class Stream;
 

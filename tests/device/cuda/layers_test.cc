@@ -311,6 +311,65 @@ TEST_F(LayerOperations, Optimizer) {
   }
 }
 
+TEST_F(LayerOperations, Sgd) {
+  struct Slab {
+    HostTensor weight, remainder, momentum, gradient;
+    HostTensor whole;  // what a weight and its remainder are together
+  };
+  for (const double momentum : {0.9, 0.0}) {
+    std::vector<Slab> slabs;
+    const std::int64_t lengths[] = {1, 7, 4096, 40001, 8192, 300, 128};
+    for (int i = 0; i < 40; ++i) {  // more than a short list holds
+      const std::int64_t n = lengths[i % 7];
+      const std::string name = fmt::format("s{}", i);
+      const HostTensor whole = HostTensor::normal(DType::f32, {n}, name + "w");
+      Slab slab{whole, {}, {}, HostTensor::normal(i % 5 == 0 ? DType::bf16 : DType::f32, {n}, name + "g"), whole};
+      if (momentum != 0) slab.momentum = HostTensor::normal(DType::f32, {n}, name + "m");
+      if (i % 3 != 0) {
+        slab.weight = HostTensor(DType::bf16, {n});
+        slab.remainder = HostTensor(DType::i16, {n});
+        for (std::int64_t j = 0; j < n; ++j) {
+          const SplitFloat halves = split_float(static_cast<float>(whole.at(j)));
+          slab.weight.set(j, static_cast<double>(static_cast<float>(halves.weight)));
+          slab.remainder.set(j, halves.remainder);
+        }
+      }
+      slabs.push_back(slab);
+    }
+    HostTensor values(DType::f64, {StepValues::count});
+    values.set(StepValues::learning_rate, 0.01);
+    values.set(StepValues::weight_decay, 0.1);
+    values.set(StepValues::clip_factor, 0.5);
+    values.set(StepValues::finite, 1);
+    run([&](const Operations& ops, Stream& stream, const At& at) {
+      std::vector<SgdSlab> all;
+      for (const Slab& s : slabs) {
+        SgdSlab slab{at(s.weight), {}, momentum != 0 ? at(s.momentum) : Tensor{}, at(s.gradient), all.size() % 4 != 0};
+        if (s.remainder.elements() > 0) {  // one double on the CPU
+          if (slab.weight.dtype == DType::f64)
+            slab.weight = at(s.whole);
+          else
+            slab.remainder = at(s.remainder);
+        }
+        all.push_back(slab);
+      }
+      ops.sgd(stream, {all, at(values), momentum});
+    });
+    for (const Slab& s : slabs) {
+      if (momentum != 0) expect(s.momentum, 20);
+      if (s.remainder.elements() == 0) {
+        expect(s.weight, 20);
+        continue;
+      }
+      std::vector<double> joined;
+      for (std::int64_t i = 0; i < s.weight.elements(); ++i)
+        joined.push_back(static_cast<double>(join_float(
+            {bfloat16(static_cast<float>(got(s.weight).at(i))), static_cast<std::int16_t>(got(s.remainder).at(i))})));
+      expect_close(HostTensor::of(DType::f32, {s.weight.elements()}, joined), want(s.whole), 20);
+    }
+  }
+}
+
 TEST_F(LayerOperations, ABadStepLeavesWeightsUntouched) {
   const HostTensor weight = HostTensor::normal(DType::f32, {100}, "w"), m(DType::f32, {100}), v(DType::f32, {100});
   HostTensor gradient = HostTensor::normal(DType::f32, {100}, "g"), values(DType::f64, {StepValues::count}),

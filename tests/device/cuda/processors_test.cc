@@ -101,24 +101,24 @@ TEST_F(Processors, GroupedMatmul) {
   }
 }
 
+// Weights with remainders, states and gradients of an update; every use has copies of its own.
+struct UpdateCase {
+  std::int64_t count;
+  DType weight, gradient;
+  std::int64_t begin = 0;
+};
+// Whole parts, parts that end early or not in packs, one element; some that begin anywhere.
+const UpdateCase update_cases[] = {{1 << 20, DType::bf16, DType::f32},  {8192 * 3 + 2052, DType::bf16, DType::bf16},
+                                   {8192 + 77, DType::f32, DType::f32}, {1, DType::bf16, DType::f32},
+                                   {40000, DType::f32, DType::bf16},    {20000, DType::bf16, DType::bf16, 1}};
+
 TEST_F(Processors, AdamW) {
   std::vector<double> numbers(StepValues::count);
   numbers[StepValues::learning_rate] = 1e-3, numbers[StepValues::weight_decay] = 0.1;
   numbers[StepValues::correction1] = 0.19, numbers[StepValues::correction2] = 0.0975;
   numbers[StepValues::clip_factor] = 0.7, numbers[StepValues::finite] = 1;
   const Tensor values = put(numbers, DType::f64, {StepValues::count});
-  // Whole parts, parts that end early or not in packs, one element; some that begin anywhere.
-  struct Case {
-    std::int64_t count;
-    DType weight, gradient;
-    std::int64_t begin = 0;
-  };
-  for (const Case& c : {Case{1 << 20, DType::bf16, DType::f32},
-                        {8192 * 3 + 2052, DType::bf16, DType::bf16},
-                        {8192 + 77, DType::f32, DType::f32},
-                        {1, DType::bf16, DType::f32},
-                        {40000, DType::f32, DType::bf16},
-                        {20000, DType::bf16, DType::bf16, 1}}) {
+  for (const UpdateCase& c : update_cases) {
     const bool split = c.weight == DType::bf16;
     const Shape shape{c.begin + c.count};
     const Tensor weight = random(c.weight, shape, "weight"), state = random(DType::f32, shape, "state");
@@ -136,6 +136,35 @@ TEST_F(Processors, AdamW) {
       for (const AdamSlab& s : slabs)
         for (const Tensor* t : {&s.weight, &s.remainder, &s.m, &s.v})
           if (t->given()) made.push_back(*t);
+      return made;
+    });
+  }
+}
+
+TEST_F(Processors, Sgd) {
+  std::vector<double> numbers(StepValues::count);
+  numbers[StepValues::learning_rate] = 1e-3, numbers[StepValues::weight_decay] = 0.1;
+  numbers[StepValues::clip_factor] = 0.7, numbers[StepValues::finite] = 1;
+  const Tensor values = put(numbers, DType::f64, {StepValues::count});
+  for (const UpdateCase& c : update_cases) {
+    const Shape shape{c.begin + c.count};
+    const Tensor weight = random(c.weight, shape, "weight"), state = random(DType::f32, shape, "state");
+    const Tensor remainder =
+        put(std::vector<std::int16_t>(static_cast<std::size_t>(shape.elements()), 1234), DType::i16, shape);
+    const Tensor gradient = random(c.gradient, shape, "gradient").slice_rows(c.begin, c.count);
+    const auto from = [&](const Tensor& x) { return copy(x).slice_rows(c.begin, c.count); };
+    const auto lower = [&] { return c.weight == DType::bf16 ? from(remainder) : Tensor{}; };
+    expect_same([&] {
+      const std::vector<SgdSlab> kept{{from(weight), lower(), from(state), gradient},
+                                      {from(weight), lower(), from(state), gradient, false}};
+      const std::vector<SgdSlab> plain{{from(weight), lower(), {}, gradient}};
+      device_->operations().sgd(*stream_, {kept, values, 0.9});
+      device_->operations().sgd(*stream_, {plain, values, 0});
+      std::vector<Tensor> made;
+      for (const auto* slabs : {&kept, &plain})
+        for (const SgdSlab& s : *slabs)
+          for (const Tensor* t : {&s.weight, &s.remainder, &s.momentum})
+            if (t->given()) made.push_back(*t);
       return made;
     });
   }

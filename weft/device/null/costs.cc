@@ -196,8 +196,15 @@ OperationCost cost_of(const AdamW& x) {
   OperationCost cost;
   for (const AdamSlab& s : x.slabs) {
     cost.flops += 14 * elements(s.weight);
-    cost.bytes +=
-        bytes(s.gradient) + 2 * bytes_of(s.weight, s.m, s.v) + (s.remainder.given() ? 2 * bytes(s.remainder) : 0);
+    cost.bytes += bytes(s.gradient) + 2 * bytes_of(s.weight, s.remainder, s.m, s.v);
+  }
+  return cost;
+}
+OperationCost cost_of(const Sgd& x) {
+  OperationCost cost;
+  for (const SgdSlab& s : x.slabs) {
+    cost.flops += (s.momentum.given() ? 7 : 5) * elements(s.weight);
+    cost.bytes += bytes(s.gradient) + 2 * bytes_of(s.weight, s.remainder, s.momentum);
   }
   return cost;
 }

@@ -1,4 +1,4 @@
-// The numbers of a step, the global norm and AdamW. The contracts that hold for every operation: weft/device/operations.h.
+// The numbers of a step, the global norm, AdamW and SGD. The contracts that hold for every operation: weft/device/operations.h.
 #pragma once
 
 #include <cstdint>
@@ -51,6 +51,19 @@ struct AdamW {
   std::span<const AdamSlab> slabs;
   Tensor step_values;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
+};
+// As AdamSlab. momentum: acc, absent where its factor is 0.
+struct SgdSlab {
+  Tensor weight, remainder, momentum, gradient;
+  bool decay = true;
+};
+// Gradient descent with momentum; decay is part of the gradient (L2), and so of the momentum:
+//   g = clip_factor * gradient + decay * w;  b = momentum b + g;  w -= lr * b
+// A momentum of zeros makes the first step b = g. Does nothing when step_values[finite] is 0.
+struct Sgd {
+  std::span<const SgdSlab> slabs;
+  Tensor step_values;
+  double momentum = 0.9;
 };
 
 }  // namespace weft

@@ -2,8 +2,7 @@
 #include <cmath>
 
 #include "weft/device/argument_checks.h"
-#include "weft/device/cpu/kernels/dispatch.h"
-#include "weft/device/operations/optimizer.h"
+#include "weft/device/cpu/kernels/slabs.h"
 
 namespace weft::WEFT_ISA {
 
@@ -29,24 +28,6 @@ struct StepConstants {
   }
 };
 
-// What is updated: weights as they are, or floats of which each is a bf16 weight and a remainder.
-template <class W>
-struct Weights {
-  W* weight;
-  WEFT_INLINE W get(std::int64_t i) const { return weight[i]; }
-  WEFT_INLINE void set(std::int64_t i, W x) const { weight[i] = x; }
-};
-struct SplitWeights {
-  bfloat16* weight;
-  std::int16_t* remainder;
-  WEFT_INLINE float get(std::int64_t i) const { return join_float({weight[i], remainder[i]}); }
-  WEFT_INLINE void set(std::int64_t i, float x) const {
-    const SplitFloat split = split_float(x);
-    weight[i].bits = split.weight.bits;
-    remainder[i] = split.remainder;
-  }
-};
-
 // Elements [begin, end) of a slab.
 template <class Acc, class Values, class G>
 void update(const StepConstants<Acc>& k, const Values& values, Acc* m, Acc* v, const G* gradient, std::int64_t begin,
@@ -69,11 +50,7 @@ void update_slab(const AdamW& op, const AdamSlab& slab, std::int64_t begin, std:
   const StepConstants<Acc> constants = StepConstants<Acc>::of(op, slab.decay);
   Acc *m = slab.m.as<Acc>(), *v = slab.v.as<Acc>();
   const G* gradient = slab.gradient.as<G>();
-  W* weight = slab.weight.as<W>();
-  if constexpr (dtype_of<W>() == DType::bf16)
-    update(constants, SplitWeights{weight, slab.remainder.as<std::int16_t>()}, m, v, gradient, begin, end);
-  else
-    update(constants, Weights<W>{weight}, m, v, gradient, begin, end);
+  update(constants, trained_weights<W>(slab), m, v, gradient, begin, end);
 }
 
 }  // namespace
@@ -81,27 +58,10 @@ void update_slab(const AdamW& op, const AdamSlab& slab, std::int64_t begin, std:
 void adamw(Stream& stream, const AdamW& op) {
   check_arguments("adamw", op);
   if (op.step_values.as<double>()[StepValues::finite] == 0) return;
-  std::int64_t total = 0;  // in units that ranges may begin at
-  const auto units_of = [](const AdamSlab& slab) {
-    return (slab.weight.shape.elements() + range_unit - 1) / range_unit;
-  };
-  for (const AdamSlab& slab : op.slabs) total += units_of(slab);
-  split(stream, total, elements_per_thread / range_unit, [&](std::int64_t begin, std::int64_t end) {
-    std::int64_t base = 0;  // the slab's first unit
-    for (const AdamSlab& slab : op.slabs) {
-      const std::int64_t units = units_of(slab);
-      const std::int64_t first = std::max(begin - base, std::int64_t{0}), last = std::min(end - base, units);
-      base += units;
-      if (first >= last) continue;
-      const std::int64_t from = first * range_unit, to = std::min(last * range_unit, slab.weight.shape.elements());
-      with_storage("adamw", slab.weight.dtype, [&](auto w) {
-        using W = typename decltype(w)::type;
-        if (slab.gradient.dtype == dtype_of<Accumulator<W>>())
-          update_slab<W, Accumulator<W>>(op, slab, from, to);
-        else
-          update_slab<W, bfloat16>(op, slab, from, to);
-      });
-    }
+  split_slabs(stream, op.slabs, [&](const AdamSlab& slab, std::int64_t from, std::int64_t to) {
+    with_slab_types("adamw", slab, [&](auto w, auto g) {
+      update_slab<typename decltype(w)::type, typename decltype(g)::type>(op, slab, from, to);
+    });
   });
 }
 

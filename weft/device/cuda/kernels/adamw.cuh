@@ -1,7 +1,7 @@
 // AdamW's arithmetic, and the loop over a part of a slab that reads and writes global memory directly.
 #pragma once
 
-#include "weft/device/cuda/kernels/split_float.cuh"
+#include "weft/device/cuda/kernels/trained_weights.cuh"
 #include "weft/device/operations/optimizer.h"
 
 namespace weft::cuda {
@@ -64,31 +64,6 @@ __device__ inline void update_one(const StepConstants& k, float g, float& first,
   const float direction = __fmaf_rn(k.decay, value, __fmul_rn(first, quick_inverse(root)));
   value = __fmaf_rn(-k.rate, direction, value);
 }
-
-// What is updated: weights as they are, or floats of which each is a bf16 weight and a remainder.
-struct Weights {
-  float* weight;
-  template <int V>
-  __device__ void get(std::int64_t i, float (&x)[V]) const {
-    load<V>(weight + i, x);
-  }
-  template <int V>
-  __device__ void set(std::int64_t i, const float (&x)[V]) const {
-    store<V>(weight + i, x);
-  }
-};
-struct SplitWeights {
-  bf16* weight;
-  std::int16_t* remainder;
-  template <int V>
-  __device__ void get(std::int64_t i, float (&x)[V]) const {
-    load_split<V>(weight + i, remainder + i, x);
-  }
-  template <int V>
-  __device__ void set(std::int64_t i, const float (&x)[V]) const {
-    store_split<V>(weight + i, remainder + i, x);
-  }
-};
 
 // Elements [begin, end) of a slab by `threads`, V at once.
 template <int V, class Values, class G>

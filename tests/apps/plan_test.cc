@@ -55,6 +55,15 @@ TEST(Plan, NotesWhereTheWeaveHasNothingToDo) {
   }
 }
 
+TEST(Plan, NotesWhereNoDispatchTravels) {
+  const Words run = {"--ranks", "2", "--overlap-dispatch-backward-with-experts-wgrad"};
+  EXPECT_EQ(
+      run_weft(Words{"plan"} + tiny_model + run).err,
+      "note: --overlap-dispatch-backward-with-experts-wgrad has no effect: with --expert-model-parallel-size 1 no "
+      "tokens are exchanged\n");
+  expect_done(Words{"plan"} + tiny_model + run + Words{"--expert-model-parallel-size", "2"});
+}
+
 TEST(Plan, NamesTheMachineOfTheEstimate) {
   const TemporaryFolder folder;
   const Words page = {"--html", folder.file("plan.html")};

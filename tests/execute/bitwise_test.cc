@@ -32,6 +32,7 @@ TEST_P(Bitwise, every_order_and_executor_gives_the_bits_of_the_plain_serial_one)
       NamedCase other = c;
       other.run.weave = weave;
       other.run.delay = delay;
+      other.run.dispatch = !weave;
       other.run.overlap_updates = overlap;
       other.run.parallel = parallel;
       EXPECT_EQ(plain_lines(other), plain)

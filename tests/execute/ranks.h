@@ -32,7 +32,7 @@ struct RankCase {
   DType dtype = DType::f64;
   int ranks = 1, expert_ranks = 1, micro_batches = 2, steps = 3;
   std::int64_t batch = 1, length = 6;
-  bool weave = false, delay = false, parallel = false, early = false, overlap_updates = false;
+  bool weave = false, delay = false, dispatch = false, parallel = false, early = false, overlap_updates = false;
   bool graph = true;  // where a device has them
   bool bf16_gradients = false, float_gradient_parts = false;
   double clip = 1;  // 0: none, and updates need not wait for a norm
@@ -92,6 +92,7 @@ inline SessionOptions options_of(const RankCase& c, World* world) {
                         world ? world->rank() : RankId(0));
   o.plan.weave = c.weave;
   o.plan.delay_weight_gradients = c.delay;
+  o.plan.overlap_dispatch_backward = c.dispatch;
   o.plan.early_attention_backward = c.early;
   o.ranks.parallel = c.parallel;
   o.ranks.executor.graph = c.graph;

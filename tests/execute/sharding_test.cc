@@ -101,6 +101,7 @@ TEST(Sharding, bits_depend_on_the_sums_alone) {
             RankCase other = c;
             other.weave = weave && micro_batches > 1;
             other.delay = delay;
+            other.dispatch = !weave;
             other.overlap_updates = late;
             other.parallel = parallel;
             other.gather_by_piece = !delay;

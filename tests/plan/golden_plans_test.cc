@@ -17,6 +17,7 @@ struct GoldenPlan {
   bool weave, delay, late;
   ShardingStrategy sharding = ShardingStrategy::no_shard;
   int instances = 1;  // of the optimizer, which divide what they hold
+  bool dispatch_first = false;
 };
 
 class GoldenPlans : public testing::TestWithParam<GoldenPlan> {};
@@ -28,6 +29,7 @@ TEST_P(GoldenPlans, text_equals_the_file) {
   options.weave = GetParam().weave;
   options.delay_weight_gradients = GetParam().delay;
   options.overlap_updates = GetParam().late;
+  options.overlap_dispatch_backward = GetParam().dispatch_first;
   const int instances = GetParam().instances;
   const Layout layout = Layout::of({.dp = 2 * instances, .ep = 2, .instances = instances});
   const StepPlan step = small_step("[*E]-E", options, layout, {}, GetParam().sharding, instances > 1);
@@ -43,6 +45,7 @@ INSTANTIATE_TEST_SUITE_P(
     Orders, GoldenPlans,
     testing::Values(GoldenPlan{"woven_ep2", true, false, false}, GoldenPlan{"delayed_ep2", true, true, false},
                     GoldenPlan{"late_updates_ep2", true, true, true},
+                    GoldenPlan{"dispatch_first_ep2", false, false, false, ShardingStrategy::no_shard, 1, true},
                     GoldenPlan{"sharded_ep2", true, true, false, ShardingStrategy::optim_grads_params},
                     GoldenPlan{"two_instances_ep2", true, true, false, ShardingStrategy::optim_grads_params, 2}),
     [](const auto& golden) { return std::string(golden.param.name); });

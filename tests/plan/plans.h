@@ -13,6 +13,10 @@ inline ModelConfig small_config(const std::string& pattern) {
   c.hidden = 8;
   c.vocabulary = 11;
   c.attention = {.heads = 2, .kv_heads = 1, .head_dim = 4};
+  c.latent_attention = {.heads = 2, .q_rank = 5, .kv_rank = 6, .head_dim = 4, .rotary_dim = 2, .value_dim = 3};
+  c.latent_attention.indexer = {.heads = 2, .dim = 4, .topk = 2};
+  c.mamba = {.heads = 2, .head_dim = 3, .groups = 1, .state = 4, .chunk = 2};
+  c.delta_net = {.heads = 2, .key_heads = 1, .head_dim = 3, .key_dim = 4, .chunk = 2};
   c.mlp.ffn = 12;
   c.experts.experts = 4;
   c.experts.ffn = 6;

@@ -71,17 +71,19 @@ RandomCase random_case(std::uint64_t seed, bool any_kind) {
     if (c.expert_shards > 1 && dice.yes()) c.instances = 2;
     c.over_instances = c.sharding == optim_grads_params && dice.yes();
   }
+  c.options.overlap_dispatch_backward = dice.yes();
   return c;
 }
 
 std::string RandomCase::text() const {
   return fmt::format(
-      "pattern {} ep {} edp {} micro-batches {}{}{} {} experts {} k {}{}{}{} balance {} block {}{}{}{} kind {} {}{}{} "
+      "pattern {} ep {} edp {} micro-batches {}{}{}{} {} experts {} k {}{}{}{} balance {} block {}{}{}{} kind {} "
+      "{}{}{} "
       "ahead {} instances {}{}",
       pattern, expert_ranks, expert_shards, options.micro_batches, options.weave ? " woven" : "",
-      options.delay_weight_gradients ? " delayed" : "", name_of(dtype), experts, k, shared ? " shared" : "",
-      tied ? " tied" : "", bias ? " bias" : "", balance, options.block,
-      options.early_attention_backward ? " early" : "", options.overlap_updates ? " late updates" : "",
+      options.delay_weight_gradients ? " delayed" : "", options.overlap_dispatch_backward ? " dispatch first" : "",
+      name_of(dtype), experts, k, shared ? " shared" : "", tied ? " tied" : "", bias ? " bias" : "", balance,
+      options.block, options.early_attention_backward ? " early" : "", options.overlap_updates ? " late updates" : "",
       clips ? "" : " no norm", static_cast<int>(options.kind), name_of(sharding),
       options.gather_by_piece ? " by piece" : "", options.two_buffers ? " two buffers" : "", options.gather_ahead,
       instances, over_instances ? " divided" : "");
@@ -109,10 +111,6 @@ StepOptions options_of(const RandomCase& c) {
   StepOptions options;
   ModelConfig& config = options.config;
   config = small_config(c.pattern);
-  config.latent_attention = {.heads = 2, .q_rank = 5, .kv_rank = 6, .head_dim = 4, .rotary_dim = 2, .value_dim = 3};
-  config.latent_attention.indexer = {.heads = 2, .dim = 4, .topk = 2};
-  config.mamba = {.heads = 2, .head_dim = 3, .groups = 1, .state = 4, .chunk = 2};
-  config.delta_net = {.heads = 2, .key_heads = 1, .head_dim = 3, .key_dim = 4, .chunk = 2};
   config.experts.experts = c.experts;
   config.experts.router.k = c.k;
   config.experts.shared_ffn = c.shared ? 4 : 0;

@@ -67,6 +67,10 @@ TEST(OptionsIdle, FlagsThatNeedAnother) {
   EXPECT_EQ(problem_of("--lr-warmup-init 1e-5"), "--lr-warmup-init 1e-05: there is no warm-up; set --lr-warmup-iters");
   EXPECT_EQ(problem_of("--ep-overlap-early-attn-memory-release"),
             "--ep-overlap-early-attn-memory-release: needs --overlap-moe-expert-parallel-comm");
+  EXPECT_EQ(problem_of("--overlap-moe-expert-parallel-comm --overlap-dispatch-backward-with-experts-wgrad"),
+            "--overlap-dispatch-backward-with-experts-wgrad: --overlap-moe-expert-parallel-comm already hides this "
+            "exchange; drop one of the two");
+  EXPECT_EQ(problem_of("--delay-wgrad-compute --overlap-dispatch-backward-with-experts-wgrad"), "no error");
   EXPECT_EQ(problem_of("--emulate-network latency=1ms"),
             "--emulate-network latency=1ms: there is only one rank; add --ranks N");
   EXPECT_EQ(problem_of("--decoder-first-pipeline-num-layers 1"),

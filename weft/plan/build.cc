@@ -5,6 +5,7 @@
 #include "weft/plan/orders/order.h"
 #include "weft/plan/passes/delay_weight_gradients.h"
 #include "weft/plan/passes/expand.h"
+#include "weft/plan/passes/overlap_dispatch_backward.h"
 #include "weft/plan/passes/overlap_updates.h"
 #include "weft/plan/passes/reduce.h"
 #include "weft/plan/passes/shard.h"
@@ -28,6 +29,9 @@ Plan build_plan(const Module& module, const PlanOptions& options) {
   if (options.kind != PlanKind::evaluate && options.weave) {
     plan = weave(plan, options.early_attention_backward);
     if (complete) require_valid(plan, "weave");
+  } else if (options.kind != PlanKind::evaluate && options.overlap_dispatch_backward) {
+    plan = overlap_dispatch_backward(plan);
+    if (complete) require_valid(plan, "overlap_dispatch_backward");
   }
   if (!complete) {
     plan = shard(plan, module, options);

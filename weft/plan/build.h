@@ -11,8 +11,9 @@ struct PlanOptions {
   int micro_batches = 1;
   bool weave = false;  // hide exchanges behind the other micro-batch
   bool delay_weight_gradients = false;
-  bool early_attention_backward = false;  // of the weave: backward before the experts' forward, to free memory sooner
-  bool overlap_updates = false;           // leave a step's updates to the next one, beside its forward pass
+  bool overlap_dispatch_backward = false;  // without weave: hide experts' backward dispatch behind their weights
+  bool early_attention_backward = false;   // of the weave: backward before the experts' forward, to free memory sooner
+  bool overlap_updates = false;            // leave a step's updates to the next one, beside its forward pass
   // Where parameters are divided over ranks (Module::shards):
   bool gather_by_piece = true;  // gathers what a piece uses; otherwise all that its unit uses
   // Elements gathered before their first use, at most, or those of one residency if that has more; -1: those of the mean

@@ -195,6 +195,7 @@ struct ExecutionOptions {
   std::string inject_fault;
   std::int64_t block = 1;  // no flag: of PlanOptions, for verify's oracle
   bool overlap_moe_expert_parallel_comm = false, delay_wgrad_compute = false, overlap_optimizer = false;
+  bool overlap_dispatch_backward_with_experts_wgrad = false;
   double distributed_timeout_minutes = 10;
   std::string emulate_network;  // "latency=100us,bandwidth=2GB/s"
   std::string trace, timeline;  // files to write about the last step
@@ -249,9 +250,10 @@ std::vector<std::string> find_layer_problems(const FlagTable& flags, const Model
 std::vector<std::string> find_problems(const TrainOptions& options);
 // The flags that the user has set and that have no effect in this model or run, and why.
 std::vector<std::string> find_idle_flags(const FlagTable& flags, const TrainOptions& options);
-// Why --overlap-moe-expert-parallel-comm has no effect in resolved options, and what would change that; empty where it
-// has one. A note, not an error: the same script may run with other numbers of ranks and batches.
-std::vector<std::string> weave_notes(const TrainOptions& options);
+// Why --overlap-moe-expert-parallel-comm, or --overlap-dispatch-backward-with-experts-wgrad, has no effect in resolved
+// options, and what would change that; empty where it has one. A note, not an error: the same script may run with other
+// numbers of ranks and batches.
+std::vector<std::string> overlap_notes(const TrainOptions& options);
 // The strategy that the flags choose, and the same for one that divides over no other rank.
 ShardingStrategy strategy_of(const TrainOptions& options);
 std::vector<std::string> sharding_notes(const TrainOptions& options);

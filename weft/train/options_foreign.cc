@@ -186,8 +186,6 @@ void add_refused_flags(FlagTable& flags) {
   refuse_all(flags, {"--num-layers-per-virtual-pipeline-stage", "--microbatch-group-size-per-virtual-pipeline-stage"},
              no_pipeline, "N");
   refuse_all(flags, {"--pipeline-model-parallel-layout"}, no_pipeline, "TEXT");
-  refuse_all(flags, {"--overlap-dispatch-backward-with-experts-wgrad"},
-             "use --overlap-moe-expert-parallel-comm, with --delay-wgrad-compute");
   refuse_all(flags, {"--cuda-graph-impl", "--cuda-graph-scope"}, "use --cuda-graph none or full", "NAME");
   refuse_all(flags, {"--external-cuda-graph"}, "use --cuda-graph none or full");
   refuse_all(

@@ -126,6 +126,8 @@ class Idle {
       return "there is no warm-up; set --lr-warmup-iters";
     if (flag.name == "--ep-overlap-early-attn-memory-release" && !o_.execution.overlap_moe_expert_parallel_comm)
       return "needs --overlap-moe-expert-parallel-comm";
+    if (flag.name == "--overlap-dispatch-backward-with-experts-wgrad" && o_.execution.overlap_moe_expert_parallel_comm)
+      return "--overlap-moe-expert-parallel-comm already hides this exchange; drop one of the two";
     if (const std::string reason = of_sharding(flag); !reason.empty()) return reason;
     if (flag.name == "--emulate-network" && o_.layout.ranks == 1) return "there is only one rank; add --ranks N";
     const CheckpointOptions& checkpoint = o_.checkpoint;
@@ -209,12 +211,14 @@ std::vector<std::string> find_idle_flags(const FlagTable& flags, const TrainOpti
   return problems;
 }
 
-std::vector<std::string> weave_notes(const TrainOptions& options) {
-  if (!options.execution.overlap_moe_expert_parallel_comm) return {};
-  constexpr const char* flag = "--overlap-moe-expert-parallel-comm";
+std::vector<std::string> overlap_notes(const TrainOptions& options) {
+  const ExecutionOptions& e = options.execution;
+  const bool weaves = e.overlap_moe_expert_parallel_comm;
+  if (!weaves && !e.overlap_dispatch_backward_with_experts_wgrad) return {};
+  const char* flag = weaves ? "--overlap-moe-expert-parallel-comm" : "--overlap-dispatch-backward-with-experts-wgrad";
   if (options.layout.expert_model_parallel_size == 1)
     return {fmt::format("{} has no effect: with --expert-model-parallel-size 1 no tokens are exchanged", flag)};
-  if (micro_batches(options) == 1)
+  if (weaves && micro_batches(options) == 1)
     return {
         fmt::format("{} has no effect: a step has only one micro-batch, so there is no pair to weave; use "
                     "--global-batch-size {} or more",

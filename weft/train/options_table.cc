@@ -262,6 +262,10 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
             "Weave pairs of micro-batches: exchange the tokens of one while the other computes.");
   flags.add("--delay-wgrad-compute", options.execution.delay_wgrad_compute,
             "Delay weight gradients until what other ranks wait for is computed.");
+  flags.add("--overlap-dispatch-backward-with-experts-wgrad",
+            options.execution.overlap_dispatch_backward_with_experts_wgrad,
+            "Without --overlap-moe-expert-parallel-comm: send the gradients of tokens back to their ranks before the "
+            "weight gradients of the experts, which run meanwhile.");
   flags.add(
       "--ep-overlap-early-attn-memory-release", options.execution.ep_overlap_early_attn_memory_release,
       "When weaving, run the backward pass of attention before the other micro-batch's experts. It takes less memory "

@@ -112,6 +112,8 @@ std::string about_text(const TrainOptions& o, const std::string& pattern, std::i
   const ExecutionOptions& e = o.execution;
   if (e.overlap_moe_expert_parallel_comm) parts.emplace_back("--overlap-moe-expert-parallel-comm");
   if (e.delay_wgrad_compute) parts.emplace_back("--delay-wgrad-compute");
+  if (e.overlap_dispatch_backward_with_experts_wgrad)
+    parts.emplace_back("--overlap-dispatch-backward-with-experts-wgrad");
   if (e.overlap_optimizer) parts.emplace_back("--overlap-optimizer");
   if (!e.emulate_network.empty()) parts.push_back("--emulate-network " + e.emulate_network);
   if (!is_short) parts.push_back(pattern);

@@ -264,8 +264,8 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
             "Delay weight gradients until what other ranks wait for is computed.");
   flags.add("--overlap-dispatch-backward-with-experts-wgrad",
             options.execution.overlap_dispatch_backward_with_experts_wgrad,
-            "Without --overlap-moe-expert-parallel-comm: send the gradients of tokens back to their ranks before the "
-            "weight gradients of the experts, which run meanwhile.");
+            "Without --overlap-moe-expert-parallel-comm: order the backward pass so that the experts' weight gradients "
+            "hide the dispatch of tokens, and the shared expert hides the combine.");
   flags.add(
       "--ep-overlap-early-attn-memory-release", options.execution.ep_overlap_early_attn_memory_release,
       "When weaving, run the backward pass of attention before the other micro-batch's experts. It takes less memory "

@@ -1,10 +1,15 @@
 // Experts' backward dispatch beside their weight gradients: gradients of tokens go back to their ranks first.
 //
-// Contract. In each unit's backward pass, an exchange goes directly after the last compute node that it depends on. So
-// the backward dispatch is queued before the weight gradients of the experts and before all of the shared expert, which
-// run while it travels. Changes only the order of nodes within a unit's pass: every lane keeps the order of its own
-// nodes, and `add`s keep their numbers. Runs after delay_weight_gradients, which leaves the experts' weight gradients
-// before the dispatch. Not for woven plans, in which the other micro-batch hides the exchange.
+// Contract. In each unit's backward pass, an exchange goes directly after the last compute node that it depends on, and
+// what does not wait for the exchange goes before what does. So the weight gradients of the experts hide dispatch', and
+// the shared expert hides combine':
+//
+//   before:  join', combine' | experts', experts' weights, shared', its weights, dispatch' | route', ...
+//   after:   join', combine' | shared', its weights, experts', dispatch' | experts' weights, route', ...
+//
+// Changes only the order of nodes within a unit's pass; `add`s keep their numbers and their order. Runs after
+// delay_weight_gradients, which leaves before dispatch' what can hide it. Not for woven plans, in which the other
+// micro-batch hides both exchanges.
 #pragma once
 
 #include "weft/plan/plan.h"

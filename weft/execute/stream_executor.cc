@@ -36,20 +36,21 @@ StreamExecutor::StreamExecutor(const PreparedPlan& plan, Device& device, Stream&
     }
   }
   if (!options.graph) why_no_graph_ = "graphs are off";
-  marks_ = lane_waits(plan.plan(), plan.memory());
+  const std::vector<LaneMarks> marks = lane_waits(plan.plan(), plan.memory());
+  done_before_ = done_before(plan.plan(), marks);
   waits_.resize(nodes.size());
   for (std::size_t i = 0; i < nodes.size(); ++i)
     for (std::size_t lane = 0; lane < lane_count; ++lane) {
-      if (marks_[i][lane] < 0) continue;
-      std::ptrdiff_t& event = waits_[static_cast<std::size_t>(marks_[i][lane])].event;
+      if (marks[i][lane] < 0) continue;
+      std::ptrdiff_t& event = waits_[static_cast<std::size_t>(marks[i][lane])].event;
       if (event < 0) {
         event = std::ssize(events_);
         events_.push_back(device.make_event());
       }
       waits_[i].events.push_back(static_cast<std::size_t>(event));
     }
-  // Updates left over from the previous step run beside nodes that do not yet wait for the last of them; this step's
-  // updates run beside any node.
+  // Updates left over from the previous step run beside nodes that need not wait yet for the last of them, be it through
+  // the gather of what it updates; this step's updates run beside any node.
   std::ptrdiff_t last_update = -1;
   for (std::size_t i = 0; i < nodes.size(); ++i)
     if (nodes[i].lane == Lane::update) {
@@ -57,7 +58,7 @@ StreamExecutor::StreamExecutor(const PreparedPlan& plan, Device& device, Stream&
       updates_.push_back(i);
     }
   while (beside_ < nodes.size() && (nodes[beside_].lane != Lane::compute ||
-                                    marks_[beside_][static_cast<std::size_t>(Lane::update)] < last_update))
+                                    done_before_[beside_][static_cast<std::size_t>(Lane::update)] < last_update))
     ++beside_;
   begin_trial();
 }
@@ -116,10 +117,10 @@ void StreamExecutor::watch_updates() {
   }
   std::vector<BackgroundUpdate> updates;
   for (std::size_t u : updates_) {
-    const std::int32_t last = marks_[u][compute];
+    const std::int32_t last = done_before_[u][compute];
     std::size_t user = 0;  // the first node that waits for it
     while (user < nodes.size() &&
-           (nodes[user].lane != Lane::compute || marks_[user][update] < static_cast<std::int32_t>(u)))
+           (nodes[user].lane != Lane::compute || done_before_[user][update] < static_cast<std::int32_t>(u)))
       ++user;
     updates.push_back({last < 0 ? 0 : own[static_cast<std::size_t>(last)].end,
                        user < nodes.size() ? own[user].start : now, time_of(u).end - time_of(u).start});

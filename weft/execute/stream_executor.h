@@ -72,7 +72,7 @@ class StreamExecutor : public Executor {
   std::array<Stream*, lane_count> streams_{};  // by lane; null where the plan does not use it
   std::vector<std::unique_ptr<Stream>> own_;   // of lanes other than compute
   std::vector<NodeWaits> waits_;               // by node
-  std::vector<LaneMarks> marks_;               // by node: what it waits for
+  std::vector<LaneMarks> done_before_;         // by node: what is done when it begins
   std::vector<std::size_t> updates_;           // the nodes of the update lane
   std::size_t beside_ = 0;                     // nodes before this one may run beside them
   DivisionTrials trials_;

@@ -55,4 +55,14 @@ std::vector<LaneMarks> lane_waits_by_use(const Plan& plan) {
   return waits;
 }
 
+std::vector<LaneMarks> done_before(const Plan& plan, std::span<const LaneMarks> waits) {
+  std::vector<LaneMarks> done;
+  LaneClocks clocks(plan.nodes.size());
+  for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
+    done.push_back(clocks.begin(plan.nodes[i].lane, waits[i]));
+    clocks.end(i, plan.nodes[i].lane, done.back());
+  }
+  return done;
+}
+
 }  // namespace weft

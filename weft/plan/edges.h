@@ -67,4 +67,7 @@ class LaneClocks {
   std::array<LaneMarks, lane_count> at_lane_{};  // known at the end of each lane
 };
 
+// By node: what is known to be done when it begins, also through nodes of other lanes. waits: what it waits for itself.
+std::vector<LaneMarks> done_before(const Plan& plan, std::span<const LaneMarks> waits);
+
 }  // namespace weft

@@ -24,14 +24,20 @@ class PeerError : public RunError {
   // It ended without reporting an error, and a peer noticed that its connection closed: "rank 2 is gone (its connection
   // closed)".
   static PeerError lost(RankId rank, const std::string& why) {
-    return {fmt::format("rank {} is gone ({})", rank.value, why), rank};
+    return {fmt::format("rank {} is gone ({})", rank.value, why), rank, true};
+  }
+  // It could not say where it was, so whoever waited for it says where that was: "..., noticed at node 37, ...".
+  PeerError noticed_at(const std::string& where) const {
+    return {fmt::format("{}, noticed at {}", what(), where), rank_, true};
   }
   RankId rank() const { return rank_; }
+  bool is_lost() const { return lost_; }
 
  private:
-  PeerError(const std::string& text, RankId rank) : RunError(text), rank_(rank) {}
+  PeerError(const std::string& text, RankId rank, bool lost) : RunError(text), rank_(rank), lost_(lost) {}
 
   RankId rank_;
+  bool lost_ = false;
 };
 
 class World {

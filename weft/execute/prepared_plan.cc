@@ -161,13 +161,15 @@ void PreparedPlan::reserve_counts() {
 }
 
 void PreparedPlan::run_node(NodeId id, Stream& stream, bool wait) const {
+  const auto place = [&] { return fmt::format("node {}, {}", id.value, plan_.name_of(plan_.nodes[id.index()])); };
   try {
     run(id, stream);
     if (wait) this->wait(stream);
-  } catch (const PeerError&) {  // another rank's, which names the node itself
-    throw;
+  } catch (const PeerError& e) {
+    if (!e.is_lost()) throw;  // that rank has named its own node
+    throw e.noticed_at(place());
   } catch (const std::exception& e) {
-    throw RunError("node {}, {}: {}", id.value, plan_.name_of(plan_.nodes[id.index()]), e.what());
+    throw RunError("{}: {}", place(), e.what());
   }
 }
 

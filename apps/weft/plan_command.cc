@@ -18,10 +18,10 @@
 #include "weft/plan/draw/perfetto.h"
 #include "weft/plan/draw/timeline_page.h"
 #include "weft/plan/simulate/estimate.h"
-#include "weft/plan/simulate/traffic.h"
 #include "weft/plan/text.h"
 #include "weft/train/data_source.h"
 #include "weft/train/options.h"
+#include "weft/train/prefetch_costs.h"
 #include "weft/train/report.h"
 #include "weft/train/trainer.h"
 
@@ -32,6 +32,7 @@ namespace {
 // A configuration, planned without running it: no weights, no data, any size.
 struct PlannedStep {
   ModelConfig config;
+  PlanOptions options;
   StepPlan step;
   std::vector<PlanFault> faults;  // of all ranks
 };
@@ -39,7 +40,9 @@ struct PlannedStep {
 PlannedStep planned_step(const TrainOptions& options) {
   PlannedStep planned;
   planned.config = run_config(options);
-  planned.step = plan_step(training_step(session_options(options, planned.config)), counting_pricer());
+  const StepOptions made_from = training_step(session_options(options, planned.config));
+  planned.options = made_from.plan;
+  planned.step = plan_step(made_from, counting_pricer());
   planned.faults = check_ranks(planned.step.ranks());
   return planned;
 }
@@ -146,20 +149,17 @@ int run_check_command(std::span<const std::string> words) {
              words, options, output))
     return 0;
   const PlannedStep planned = planned_step(options);
-  PlanReport report;
-  report.pattern = planned.config.pattern;
-  report.parameters = parameters_of(planned, options);
-  report.ranks = options.layout.ranks;
-  report.nodes = planned.step.plan.nodes.size();
-  report.memory = planned.step.memory;
-  report.flops = total_flops(planned.step.plan);
-  report.traffic = traffic_of(planned.step.plan, planned.step.module.layout);
-  report.tokens = options.batch.global_batch_size * options.batch.seq_length;
+  const StepPlan& step = planned.step;
+  PlanReport report = report_of(step.module, step.plan, step.memory, planned.config, options);
   Estimate estimate;
   if (planned.faults.empty()) estimate = estimate_step(planned.step.ranks(), output.cluster);
   report.estimate = planned.faults.empty() ? &estimate : nullptr;
+  std::vector<PrefetchCost> prefetch;
+  if (planned.faults.empty())
+    prefetch = prefetch_costs(step.module, planned.options, counting_pricer(), output.cluster);
   if (!output.json) {
     fmt::print("{}\n", to_text(report));
+    if (!prefetch.empty()) fmt::print("{}\n", to_text(prefetch));
     if (!planned.faults.empty()) throw_faults("the plan of all ranks", planned.faults);
     return 0;
   }
@@ -173,7 +173,8 @@ int run_check_command(std::span<const std::string> words) {
   Json traffic = Json::object();
   for (std::size_t lane = 0; lane < lane_count; ++lane)
     if (report.traffic[lane] > 0) traffic[std::string(name_of(static_cast<Lane>(lane)))] = report.traffic[lane];
-  const MemoryPlan& m = planned.step.memory;
+  const MemoryPlan& m = step.memory;
+  const DividedMemory& divided = report.divided;
   const Cluster& cluster = output.cluster;
   const Json result = {
       {"pattern", report.pattern},
@@ -189,7 +190,15 @@ int run_check_command(std::span<const std::string> words) {
         {"optimizer", m.states},
         {"activations", m.activations},
         {"step", m.step}}},
-      {"of_activations", {{"gathered", m.gathered}, {"partial_gradients", m.partial}}},
+      {"divided",
+       {{"weights", divided.weights},
+        {"gradients", divided.gradients},
+        {"optimizer", divided.states},
+        {"gathered_at_peak", divided.gathered},
+        {"units_at_peak", divided.units},
+        {"gathered_from_instances", divided.of_instances},
+        {"gradients_in_flight", divided.in_flight}}},
+      {"prefetch", to_json(prefetch)},
       {"estimate",
        {{"step_seconds", estimate.seconds},
         {"exchange_seconds", estimate.exchange.communication},

@@ -101,5 +101,37 @@ TEST(Plan, EstimatesForTheMachineThatIsAskedFor) {
   expect_refused(Words{"check", "--estimate-flops", "0"} + run, {"--estimate-flops"});
 }
 
+// What division over ranks takes and what gathering ahead costs, in words and in numbers.
+TEST(Plan, TellsWhatDividedWeightsTake) {
+  const Words run = Words{"check"} + tiny_model + Words{"--ranks", "4", "--global-batch-size", "16"};
+  const Words divided = run + Words{"--data-parallel-sharding-strategy", "optim_grads_params"};
+  const std::string text = expect_done(divided);
+  EXPECT_THAT(text, HasSubstr(" of them parts of what ranks divide\n    gradients "));
+  EXPECT_THAT(text, MatchesRegex(".*\n      gathered  [^\n]* of these at most, whole weights of [0-9]+ units?\n"
+                                 "      in flight [^\n]* of these at most, gradients to be reduced\n.*"));
+  EXPECT_THAT(text, HasSubstr("sends per step and rank, by lane: gather "));
+  EXPECT_THAT(text, HasSubstr("\n  * 1 x the mean unit, "));
+  const Json json = parse_json(expect_done(divided + Words{"--json"}), "check");
+  EXPECT_GT(json.at("divided").at("weights"), 0);
+  EXPECT_LE(json.at("divided").at("weights"), json.at("memory").at("weights"));
+  EXPECT_GT(json.at("divided").at("units_at_peak"), 0);
+  EXPECT_GT(json.at("traffic").at("gather"), 0);
+  EXPECT_EQ(json.at("prefetch").size(), 10);
+  EXPECT_EQ(json.at("prefetch").at(1).at("memory"), json.at("memory").at("total"));
+  EXPECT_EQ(json.at("prefetch").at(1).at("step_seconds"), json.at("estimate").at("step_seconds"));
+  const std::string whole = expect_done(run);
+  EXPECT_EQ(whole.find("parts of what"), std::string::npos);
+  EXPECT_EQ(whole.find("prefetch"), std::string::npos);
+  // A run reports the same memory; it estimates nothing.
+  Words train = divided;
+  train[0] = "train";
+  const std::string log = expect_done(train + Words{"--train-iters", "1", "--eval-iters", "0", "--device", "cpu"});
+  const auto rows = [](const std::string& of) {
+    const std::size_t first = of.find("\n  memory "), last = of.find("\n    step ");
+    return of.substr(first, last - first);
+  };
+  EXPECT_EQ(rows(log), rows(text));
+}
+
 }  // namespace
 }  // namespace weft

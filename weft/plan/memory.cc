@@ -171,13 +171,7 @@ MemoryPlan plan_memory(const Plan& plan) {
   std::vector<Freed> pending;
 
   FreeList arena(base);
-  std::int64_t live = 0, gathered = 0, partial = 0;
-  const auto count = [&](std::int32_t buffer, std::int64_t bytes) {
-    const StorageClass storage = plan.value_of(BufferId(buffer)).storage;
-    live += bytes;
-    if (storage == StorageClass::gathered) memory.gathered = std::max(memory.gathered, gathered += bytes);
-    if (storage == StorageClass::partial) memory.partial = std::max(memory.partial, partial += bytes);
-  };
+  std::int64_t live = 0;
   const auto bytes_of = [&](std::int32_t buffer) { return aligned(plan.value_of(BufferId(buffer)).bytes); };
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
     LaneMarks now = clocks.begin(plan.nodes[i].lane, waits[i]);
@@ -197,12 +191,12 @@ MemoryPlan plan_memory(const Plan& plan) {
         memory.reuses.push_back({NodeId(static_cast<std::int64_t>(i)), before});
         join(now, before);
       }
-      count(buffer, bytes_of(buffer));
+      live += bytes_of(buffer);
     }
     memory.live.push_back(live);
     for (std::int32_t buffer : ends[i]) {
       pending.push_back({buffer, bytes_of(buffer)});
-      count(buffer, -bytes_of(buffer));
+      live -= bytes_of(buffer);
     }
     clocks.end(i, plan.nodes[i].lane, now);
   }

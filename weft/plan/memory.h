@@ -37,8 +37,6 @@ struct MemoryPlan {
   // The same by kind, in bytes. activations: high-water mark of what shares the arena by its lifetimes; step: inputs,
   // constants etc.
   std::int64_t weights = 0, gradients = 0, states = 0, activations = 0, step = 0;
-  // Of activations, the most that parameters gathered at a time take, and the most that partial gradients take.
-  std::int64_t gathered = 0, partial = 0;
   std::int64_t total() const { return weights + gradients + states + arena; }
   std::int64_t resident() const { return total() - activations; }  // in use all the time
   std::vector<std::int64_t> live;                                  // bytes of activations alive while node i runs

@@ -12,25 +12,42 @@
 
 namespace weft {
 
-PlanReport report_of(Session& session, const TrainOptions& options, const Pricer& pricer) {
-  Plan priced = session.plan().plan();
-  price(priced, session.module(), pricer);
-  const ExpertsSpec& experts = session.options().config.experts;
+PlanReport report_of(const Module& module, const Plan& plan, const MemoryPlan& memory, const ModelConfig& config,
+                     const TrainOptions& options) {
   PlanReport report;
-  report.pattern = session.options().config.pattern;
-  report.parameters =
-      count_parameters(session.module(), experts.experts, experts.router.k, options.layout.expert_model_parallel_size);
-  report.nodes = priced.nodes.size();
-  report.memory = session.plan().memory();
-  report.stream_bytes = static_cast<std::int64_t>(session.memory_need().streams.total());
-  report.communicator_bytes = session.memory_need().communicators;
-  report.validation_bytes = session.memory_need().evaluation;
-  report.ranks = session.options().layout.ranks();
-  report.flops = total_flops(priced);
-  report.traffic = traffic_of(priced, session.options().layout);
+  report.pattern = config.pattern;
+  report.parameters = count_parameters(module, config.experts.experts, config.experts.router.k,
+                                       options.layout.expert_model_parallel_size);
+  report.nodes = plan.nodes.size();
+  report.memory = memory;
+  report.divided = divided_memory(plan, memory);
+  report.ranks = module.layout.ranks();
+  report.flops = total_flops(plan);
+  report.traffic = traffic_of(plan, module.layout);
   report.tokens = options.batch.global_batch_size * options.batch.seq_length;
   return report;
 }
+
+PlanReport report_of(Session& session, const TrainOptions& options, const Pricer& pricer) {
+  Plan priced = session.plan().plan();
+  price(priced, session.module(), pricer);
+  PlanReport report = report_of(session.module(), priced, session.plan().memory(), session.options().config, options);
+  report.stream_bytes = static_cast<std::int64_t>(session.memory_need().streams.total());
+  report.communicator_bytes = session.memory_need().communicators;
+  report.validation_bytes = session.memory_need().evaluation;
+  return report;
+}
+
+namespace {
+
+// "8.25 MiB, 8.00 MiB of them parts of what ranks divide"
+std::string with_parts(std::int64_t all, std::int64_t parts) {
+  const std::string text = human_bytes(static_cast<double>(all));
+  if (parts == 0) return text;
+  return fmt::format("{}, {} of them parts of what ranks divide", text, human_bytes(static_cast<double>(parts)));
+}
+
+}  // namespace
 
 std::string to_text(const PlanReport& r) {
   const MemoryPlan& m = r.memory;
@@ -54,12 +71,18 @@ std::string to_text(const PlanReport& r) {
   }
   const auto bytes = [](std::int64_t value) { return human_bytes(static_cast<double>(value)); };
   row("memory", fmt::format("{} in total{}", bytes(m.total()), each));
-  row("  weights", bytes(m.weights));
-  row("  gradients", bytes(m.gradients));
-  row("  optimizer", bytes(m.states));
+  const DividedMemory& divided = r.divided;
+  row("  weights", with_parts(m.weights, divided.weights));
+  row("  gradients", with_parts(m.gradients, divided.gradients));
+  row("  optimizer", with_parts(m.states, divided.states));
   row("  activations", fmt::format("{} at the peak", bytes(m.activations)));
-  if (m.gathered > 0) row("    gathered", fmt::format("{} of these at most, whole weights", bytes(m.gathered)));
-  if (m.partial > 0) row("    partial", fmt::format("{} of these at most, gradients to be reduced", bytes(m.partial)));
+  if (divided.gathered > 0)
+    row("    gathered", fmt::format("{} of these at most, whole weights of {} unit{}", bytes(divided.gathered),
+                                    divided.units, divided.units > 1 ? "s" : ""));
+  if (divided.of_instances > 0)
+    row("    instances", fmt::format("{} of these, parts from other instances", bytes(divided.of_instances)));
+  if (divided.in_flight > 0)
+    row("    in flight", fmt::format("{} of these at most, gradients to be reduced", bytes(divided.in_flight)));
   row("  step", fmt::format("{} (inputs, tables, results)", bytes(m.step)));
   if (r.validation_bytes > 0) row("  validation", fmt::format("{} in addition", bytes(r.validation_bytes)));
   if (r.stream_bytes > 0) row("  operations", fmt::format("{} in addition, as workspace", bytes(r.stream_bytes)));

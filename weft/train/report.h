@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "weft/plan/divided_memory.h"
 #include "weft/plan/memory.h"
 #include "weft/plan/simulate/estimate.h"
 #include "weft/train/options.h"
@@ -20,6 +21,7 @@ struct PlanReport {
   ParameterCount parameters;
   std::size_t nodes = 0;
   MemoryPlan memory;
+  DividedMemory divided;
   std::int64_t stream_bytes = 0;  // workspace of operations, in addition to their tensors
   std::int64_t validation_bytes = 0;
   std::int64_t communicator_bytes = 0;
@@ -32,6 +34,9 @@ struct PlanReport {
   const Estimate* estimate = nullptr;
 };
 std::string to_text(const PlanReport& report);
+// Of a plan whose nodes are priced, on one of `ranks`; what needs no measurement.
+PlanReport report_of(const Module& module, const Plan& plan, const MemoryPlan& memory, const ModelConfig& config,
+                     const TrainOptions& options);
 // Of a session's training plan: all that needs no measurement.
 PlanReport report_of(Session& session, const TrainOptions& options, const Pricer& pricer);
 // "step 72.5 ms, 81.4 % of the exchange hidden"; without the exchange if there is none.

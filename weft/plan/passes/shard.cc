@@ -20,6 +20,18 @@ Direction direction_of(const Node& node) {
                                                                                : Direction::forward;
 }
 
+std::int64_t elements_of_mean_unit(const Module& module, int division) {
+  const std::vector<PieceId> first = first_uses_of_tensors(module);
+  std::map<int, std::int64_t> units;
+  for (std::size_t i = 0; i < module.parameters.size(); ++i)
+    if (const Shard* shard = module.shard_of(TensorId(static_cast<std::int64_t>(i)), division);
+        shard && first[i].valid())
+      units[module.piece(first[i]).place.unit] += module.value(shard->whole).shape.elements();
+  std::int64_t all = 0;
+  for (const auto& [unit, elements] : units) all += elements;
+  return units.empty() ? 0 : (all + std::ssize(units) - 1) / std::ssize(units);
+}
+
 // Nodes from `first` to `last` need these whole parameters.
 struct Residency {
   Phase phase = Phase::forward;  // of the first node
@@ -47,6 +59,7 @@ class Sharding {
     for (std::size_t i = 0; i < plan.buffers.size(); ++i)
       if (plan.buffers[i].micro_batch < 0)
         of_step_.emplace(plan.buffers[i].value, BufferId(static_cast<std::int64_t>(i)));
+    mean_unit_ = elements_of_mean_unit(module, division);
     make_bundles();
   }
 
@@ -76,7 +89,6 @@ class Sharding {
     const std::vector<PieceId> first = first_uses_of_tensors(module_);
     std::map<std::int64_t, std::int32_t> known;  // by piece or unit
     bundle_of_.resize(module_.parameters.size(), -1);
-    std::map<int, std::int64_t> units;
     for (std::size_t i = 0; i < module_.parameters.size(); ++i) {
       const Shard* shard = module_.shard_of(TensorId(static_cast<std::int64_t>(i)), division_);
       if (!shard || !first[i].valid()) continue;
@@ -87,11 +99,7 @@ class Sharding {
         bundles_.push_back(options_.gather_by_piece ? Bundle{place.unit, place.layer, place.piece + "."}
                                                     : Bundle{place.unit, fmt::format("unit.{}", place.unit), ""});
       bundle_of_[i] = at->second;
-      units[place.unit] += module_.value(shard->whole).shape.elements();
     }
-    if (units.empty()) return;
-    for (const auto& [unit, elements] : units) mean_unit_ += elements;
-    mean_unit_ = (mean_unit_ + std::ssize(units) - 1) / std::ssize(units);
   }
 
   PlaceId place(std::int32_t bundle, const char* what) {
@@ -330,6 +338,8 @@ class Sharding {
 };
 
 }  // namespace
+
+std::int64_t elements_of_mean_unit(const Module& module) { return elements_of_mean_unit(module, 1); }
 
 Plan shard(const Plan& plan, const Module& module, const PlanOptions& options) {
   WEFT_CHECK(plan.kind != PlanKind::gradients, "gradients of divided parameters are not kept");

@@ -27,4 +27,8 @@ namespace weft {
 
 Plan shard(const Plan& plan, const Module& module, const PlanOptions& options);
 
+// Of the units that have parameters that are divided, in the first division, the mean of their elements, rounded up: what is
+// gathered ahead unless PlanOptions::gather_ahead says otherwise. 0: nothing is divided.
+std::int64_t elements_of_mean_unit(const Module& module);
+
 }  // namespace weft

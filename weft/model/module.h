@@ -52,7 +52,7 @@ struct Value {
   // The group whose ranks' values are summed: in place after the last contribution, or from another value. Invalid:
   // each rank has its own. For kept gradients of parameters the parameter's placement decides instead.
   GroupId summed_over = {};
-  // Of rows that ranks exchange: the group, and the number of rows for (or from) each peer.
+  // Of rows that ranks exchange, and of gathered parameters: the group; and the rows for (or from) each peer.
   GroupId exchanged_over = {};
   ValueId counts = {};
   bool given_by_host = false;     // of a step value: written by the host before the step, not by a node

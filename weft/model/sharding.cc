@@ -128,6 +128,7 @@ class Dividing {
     shard.part = m_.parameter_values[i] = add_part(shard.whole, ValueKind::parameter, division, elements);
     m_.values[shard.whole.index()].kind = ValueKind::gathered;
     m_.values[shard.whole.index()].room = room;
+    m_.values[shard.whole.index()].exchanged_over = over;
     if (m_.gradient_values[i].valid()) {
       shard.partial_gradient = m_.gradient_values[i];
       shard.part_gradient = add_part(shard.partial_gradient, ValueKind::parameter_gradient, division, elements);

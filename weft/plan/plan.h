@@ -50,9 +50,9 @@ struct ValueInfo {  // shared by all buffers of a value; the module's values, th
   GroupId summed_over = {};  // must be reduced over it, after its last contribution
   std::int64_t first_summed_row = 0;
   GroupId replicas = {};        // of gradients: the ranks that hold the same parameter; invalid: this rank alone
-  GroupId exchanged_over = {};  // of rows that ranks exchange
+  GroupId exchanged_over = {};  // of rows that ranks exchange, and of gathered parameters
   ValueId counts = {};          // of such rows: the number for (or from) each peer
-  std::int32_t norm_row = 0;    // of gradients: the row of the sums of squares that counts it
+  std::int32_t norm_row = 0;    // of gradients: the row of the sums of squares that counts it; -1: none does
   bool given_by_host = false;   // of step values: no node computes it
   bool read_by_host = false;
   bool running = false;  // a sum that continues from one micro-batch to the next

@@ -44,6 +44,7 @@ void divide(Divided& d, const Layout& layout) {
     part.storage = storage;
     part.shape = {part.shape.elements() / ranks};
     part.bytes /= ranks;
+    part.part = 1;
     return plan.add_value(part);
   };
   d.weight = value_named(plan, weight_name);

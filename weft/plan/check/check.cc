@@ -15,6 +15,7 @@ std::vector<PlanFault> check_plan(const Plan& plan, const std::string& whose) {
   check_collectives(plan, faults);
   check_buffers(plan, faults);
   check_carried(plan, faults);
+  check_norm(plan, faults);
   return faults.take();
 }
 

@@ -164,11 +164,24 @@ class CollectiveCheck {
   // A part goes to or comes from the tensor that it is a part of; together the parts must hold all of it.
   void check_tensor(const NodeCollective& c, BufferId part, BufferId whole) {
     const ValueInfo &one = plan_.value_of(part), &all = plan_.value_of(whole);
-    if (one.part == 0) return;
-    if (one.tensor != all.tensor)
+    if (one.part == 0 && all.storage != StorageClass::gathered && all.storage != StorageClass::partial) return;
+    if (all.exchanged_over.valid() && all.exchanged_over != c.group)
+      fault(c, fmt::format("runs over '{}', but {} is divided over '{}'", plan_.name_of(c.group), plan_.name_of(whole),
+                           plan_.name_of(all.exchanged_over)));
+    const bool gathers = c.kind == CollectiveKind::all_gather;
+    if (one.tensor != all.tensor || one.part <= all.part || !(gathers ? is_weight(one) : is_gradient(one)))
       fault(c, fmt::format("{} is not a part of {}", plan_.name_of(part), plan_.name_of(whole)));
     if (all.bytes < all.shape.elements() * static_cast<std::int64_t>(size_of(all.dtype)))
       fault(c, fmt::format("its parts do not hold all of {} {}", plan_.name_of(whole), to_text(all.shape)));
+  }
+
+  static bool is_weight(const ValueInfo& value) {
+    return value.storage == StorageClass::weight || value.storage == StorageClass::gathered;
+  }
+  // Or a sum on its way to one.
+  static bool is_gradient(const ValueInfo& value) {
+    return value.storage == StorageClass::gradient || value.storage == StorageClass::partial ||
+           value.storage == StorageClass::activation;
   }
 
   // `whole` must consist of equal parts, one per rank.

@@ -8,6 +8,7 @@
 
 #include "weft/base/error.h"
 #include "weft/plan/check/calls.h"
+#include "weft/plan/check/check_norm.h"
 #include "weft/plan/check/check_rendezvous.h"
 #include "weft/plan/rank_classes.h"
 
@@ -27,6 +28,7 @@ class RankCheck {
     if (!faults_.empty()) return std::move(faults_);
     for (std::size_t c = 0; c < classes_.count(); ++c) {
       check_reductions(c);
+      check_norm_groups(classes_, c, faults_);
       check_sizes(c);
       compare_calls(c);
       compare_transfers(c);

@@ -6,6 +6,7 @@
 // - a send without its receive;
 // - a collective over a group that its rank is not in, or of a size that does not fit its parts;
 // - a gradient that is not summed over exactly the ranks that hold its parameter;
+// - a norm of all gradients that counts an element twice, or leaves out what another rank holds of a divided tensor;
 // - ranks and lanes that wait for each other in a cycle, through lanes, edges, memory and collectives.
 #pragma once
 

@@ -49,6 +49,7 @@ void check_nodes(const Plan& plan, FaultList& faults);        // each appears on
 void check_collectives(const Plan& plan, FaultList& faults);  // what nodes send and receive
 void check_buffers(const Plan& plan, FaultList& faults);      // reads, writes, contributions, reductions
 void check_carried(const Plan& plan, FaultList& faults);      // what a step leaves to the next
+void check_norm(const Plan& plan, FaultList& faults);         // each gradient counts once in the norm
 
 // The collective of a node that writes a sum over ranks into the buffer; null: none.
 const NodeCollective* sum_into(const Plan& plan, const Node& node, BufferId buffer);

@@ -78,12 +78,13 @@ class Reductions {
     const ValueId squares = module_.squares;
     const BufferId sum = buffers_[squares.index()];
     const NormRows rows = norm_rows(module_);
+    for (std::size_t i = 0; i < module_.parameters.size(); ++i)
+      if (const ValueId gradient = module_.gradient_values[i]; gradient.valid())
+        plan_.values[gradient.index()].norm_row = rows.row_of[i];
     for (std::size_t row = 0; row < rows.groups.size(); ++row)
       for (std::size_t i = 0; i < module_.parameters.size(); ++i) {
         if (rows.row_of[i] != static_cast<std::int32_t>(row)) continue;
-        const ValueId gradient = module_.gradient_values[i];
-        plan_.values[gradient.index()].norm_row = static_cast<std::int32_t>(row);
-        used.push_back({buffers_[gradient.index()]});
+        used.push_back({buffers_[module_.gradient_values[i].index()]});
       }
     used.push_back({sum, Access::write});
     made_.push_back(plan_.make_node(NodeKind::sum_of_squares, Phase::update, Lane::compute,

@@ -37,6 +37,15 @@ std::string random_pattern(Dice& dice) {
   return pattern + mtp + (dice.yes() ? mtp : "");
 }
 
+// How the parameters are divided, under the strategy of `c`.
+void divide(RandomCase& c, Dice& dice) {
+  c.options.gather_by_piece = dice.yes();
+  c.options.two_buffers = dice.below(4) == 0;
+  c.options.gather_ahead = dice.of<std::int64_t>({-1, 0, 100, 10000});
+  if (c.expert_shards > 1 && dice.yes()) c.instances = 2;
+  c.over_instances = c.sharding == ShardingStrategy::optim_grads_params && dice.yes();
+}
+
 }  // namespace
 
 RandomCase random_case(std::uint64_t seed, bool any_kind) {
@@ -65,13 +74,23 @@ RandomCase random_case(std::uint64_t seed, bool any_kind) {
     using enum ShardingStrategy;
     if (c.options.kind != PlanKind::gradients)
       c.sharding = dice.of({no_shard, no_shard, optim, optim_grads, optim_grads_params, optim_grads_params});
-    c.options.gather_by_piece = dice.yes();
-    c.options.two_buffers = dice.below(4) == 0;
-    c.options.gather_ahead = dice.of<std::int64_t>({-1, 0, 100, 10000});
-    if (c.expert_shards > 1 && dice.yes()) c.instances = 2;
-    c.over_instances = c.sharding == optim_grads_params && dice.yes();
+    divide(c, dice);
   }
   c.options.overlap_dispatch_backward = dice.yes();
+  return c;
+}
+
+RandomCase random_divided_case(std::uint64_t seed) {
+  RandomCase c = random_case(seed);
+  Dice dice(seed, "division");
+  if (c.ranks() == 1) c.expert_shards = 2;
+  c.options.block = 1;
+  c.options.overlap_updates = dice.yes();
+  c.clips = dice.below(4) > 0;
+  using enum ShardingStrategy;
+  c.sharding = dice.of({optim, optim_grads, optim_grads_params, optim_grads_params});
+  divide(c, dice);
+  if (c.ranks() == c.instances && !c.over_instances) c.instances = 1;  // each rank would hold all of an instance
   return c;
 }
 

@@ -43,6 +43,9 @@ struct RandomCase {
 // Of kind `train`, unless any_kind.
 RandomCase random_case(std::uint64_t seed, bool any_kind = false);
 
+// Of kind `train`, with parameters that ranks divide.
+RandomCase random_divided_case(std::uint64_t seed);
+
 StepOptions options_of(const RandomCase& c);
 StepPlan step_of(const RandomCase& c);
 

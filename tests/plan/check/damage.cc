@@ -12,4 +12,11 @@ std::vector<DamageKind> damage_kinds() {
   return all;
 }
 
+std::vector<DamageKind> damage_kinds_of_divided() {
+  std::vector<DamageKind> all;
+  for (const auto& part : {damage::of_shards(), damage::of_shard_gradients()})
+    all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
 }  // namespace weft

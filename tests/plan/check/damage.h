@@ -32,7 +32,8 @@ struct DamageKind {
   bool (*apply)(const GoodPlan& good, Dice& dice, Damage& damage);
   int least;  // number of plans of mutation_test.cc that must be breakable this way
 };
-std::vector<DamageKind> damage_kinds();
+std::vector<DamageKind> damage_kinds();             // of any plan
+std::vector<DamageKind> damage_kinds_of_divided();  // of plans with divided parameters
 
 // Pairs of nodes that may touch the same bytes at the same time for different buffers, by brute force: all pairs of
 // buffers, all paths. The oracle of check_memory, for small plans.

@@ -5,10 +5,12 @@ namespace weft::damage {
 
 namespace {
 
-// Leaves the updates of the good plan to the next step, and returns one of them.
-std::size_t any_carried(const GoodPlan& good, Dice& dice, Damage& d) {
+// Leaves the updates of the good plan to the next step, and returns one of them, if there is any.
+std::optional<std::size_t> any_carried(const GoodPlan& good, Dice& dice, Damage& d) {
   d.plan = overlap_updates(good.plan);
-  return any(find_nodes(d.plan, [](const Node& n) { return n.carried; }), dice);
+  const std::vector<std::size_t> carried = find_nodes(d.plan, [](const Node& n) { return n.carried; });
+  if (carried.empty()) return {};
+  return any(carried, dice);
 }
 // The first node of the step itself that reads, or changes, a buffer.
 std::optional<std::size_t> first_use(const Plan& plan, BufferId buffer, bool reads) {
@@ -21,7 +23,9 @@ std::optional<std::size_t> first_use(const Plan& plan, BufferId buffer, bool rea
 void move_after(Plan& plan, std::size_t from, std::size_t to) { move_before(plan, from, to + 1); }
 
 bool weight_used_before_its_update(const GoodPlan& good, Dice& dice, Damage& d) {
-  const std::size_t update = any_carried(good, dice, d);
+  const auto late_update = any_carried(good, dice, d);
+  if (!late_update) return false;
+  const std::size_t update = *late_update;
   const Plan late = d.plan;
   std::vector<BufferId> weights;
   for (const BufferUse& use : late.uses_of(late.nodes[update]))
@@ -36,7 +40,9 @@ bool weight_used_before_its_update(const GoodPlan& good, Dice& dice, Damage& d) 
   return true;
 }
 bool gradient_overwritten_before_its_update(const GoodPlan& good, Dice& dice, Damage& d) {
-  const std::size_t update = any_carried(good, dice, d);
+  const auto late_update = any_carried(good, dice, d);
+  if (!late_update) return false;
+  const std::size_t update = *late_update;
   const Plan late = d.plan;
   std::vector<BufferId> gradients;
   for (const BufferUse& use : late.uses_of(late.nodes[update]))
@@ -49,23 +55,27 @@ bool gradient_overwritten_before_its_update(const GoodPlan& good, Dice& dice, Da
   return true;
 }
 bool update_after_the_clip_factor(const GoodPlan& good, Dice& dice, Damage& d) {
-  const std::size_t update = any_carried(good, dice, d);
+  const auto late_update = any_carried(good, dice, d);
+  if (!late_update) return false;
+  const std::size_t update = *late_update;
   const Plan late = d.plan;
-  const std::size_t clip = find_nodes(late, [&](const Node& n) { return is_piece(late, n, "step", "clip"); }).front();
+  const std::size_t clip = numbers_of(late);
   move_after(d.plan, update, clip);
   d.names = {name(late, update), name(late, clip), "update_values"};
   d.messages = {"is overwritten before the update of the previous step has used it"};
   return true;
 }
 bool update_of_this_step_at_its_beginning(const GoodPlan& good, Dice& dice, Damage& d) {
-  const std::size_t update = any_carried(good, dice, d);
+  const auto late_update = any_carried(good, dice, d);
+  if (!late_update) return false;
+  const std::size_t update = *late_update;
   d.plan.nodes[update].carried = false;
   d.names = {name(d.plan, update)};
   d.messages = {"before the step has computed it"};
   return true;
 }
 bool carried_without_being_an_update(const GoodPlan& good, Dice& dice, Damage& d) {
-  any_carried(good, dice, d);
+  if (!any_carried(good, dice, d)) return false;
   const std::size_t node = any(find_nodes(d.plan, [](const Node& n) { return n.phase == Phase::backward; }), dice);
   d.plan.nodes[node].carried = true;
   d.names = {name(d.plan, node)};
@@ -73,7 +83,9 @@ bool carried_without_being_an_update(const GoodPlan& good, Dice& dice, Damage& d
   return true;
 }
 bool update_reads_the_hosts_numbers(const GoodPlan& good, Dice& dice, Damage& d) {
-  const std::size_t update = any_carried(good, dice, d);
+  const auto late_update = any_carried(good, dice, d);
+  if (!late_update) return false;
+  const std::size_t update = *late_update;
   const std::vector<At> given = find_uses(
       d.plan, [&](const Node&, const BufferUse& use) { return d.plan.value_of(use.buffer).name == "step_values"; });
   std::vector<BufferUse> uses = uses_of(d.plan, update);

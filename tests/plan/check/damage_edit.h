@@ -84,6 +84,14 @@ inline void remove_use(Plan& plan, At at) {
 }
 inline BufferUse& change_use(Plan& plan, At at) { return plan.uses[size(plan.nodes[at.node].first_use) + at.use]; }
 
+// The node that makes the numbers of the updates; without a norm it does not clip.
+inline std::size_t numbers_of(const Plan& plan) {
+  return find_nodes(
+             plan,
+             [&](const Node& n) { return is_piece(plan, n, "step", "clip") || is_piece(plan, n, "step", "numbers"); })
+      .front();
+}
+
 // The sums over ranks.
 struct Sum {
   std::size_t node, collective;
@@ -110,11 +118,22 @@ inline std::optional<std::size_t> last_adder(const Plan& plan, BufferId buffer) 
   return adds.front().node;
 }
 
+// A group whose ranks differ from those of the right one; invalid: there is none.
+inline GroupId other_group(const GoodPlan& good, GroupId right, Dice& dice) {
+  const Layout layout = good.origin.layout();
+  std::vector<GroupId> wrong;
+  for (int id = 0; id < Layout::group_count; ++id)
+    if (layout.members_of(GroupId(id)) != layout.members_of(right)) wrong.push_back(GroupId(id));
+  return wrong.empty() ? GroupId{} : any(wrong, dice);
+}
+
 // The kinds, by what they break.
 std::vector<DamageKind> of_nodes();    // which there are, what they read, write and add to
 std::vector<DamageKind> of_ranks();    // what ranks do together
 std::vector<DamageKind> of_step();     // updates, step values, the final norm
 std::vector<DamageKind> of_carried();  // what a step leaves to the next
 std::vector<DamageKind> of_memory();   // where buffers are, and who waits for whom
+std::vector<DamageKind> of_shards();   // where divided parameters are whole
+std::vector<DamageKind> of_shard_gradients();
 
 }  // namespace weft::damage

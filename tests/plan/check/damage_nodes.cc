@@ -13,8 +13,10 @@ bool node_missing(const GoodPlan& good, Dice& dice, Damage& d) {
   if (good.plan.nodes[at].piece.valid()) {
     d.names = {name(good.plan, at)};
   } else {  // a pass added it: its effect is missing
-    d.messages = {"is never reduced over ranks", "is read before it is reduced", "is read before it is written",
-                  "is reduced before it is computed"};
+    d.messages = {"is never reduced over ranks",      "is read before it is reduced",
+                  "is read before it is written",     "is reduced before it is computed",
+                  "is used while it is not gathered", "is never released",
+                  "is written and never read"};
   }
   return true;
 }
@@ -23,7 +25,16 @@ bool node_twice(const GoodPlan& good, Dice& dice, Damage& d) {
   const std::size_t to = at + size(dice.below(good.plan.nodes.size() - at + 1));
   d.plan.nodes.insert(d.plan.nodes.begin() + static_cast<std::ptrdiff_t>(to), good.plan.nodes[at]);
   d.names = {name(good.plan, at)};
-  d.messages = {"appears twice", "is reduced twice", "is waited for twice", "is computed twice"};
+  d.messages = {"appears twice",
+                "is reduced twice",
+                "is waited for twice",
+                "is computed twice",
+                "is gathered twice",
+                "is released twice",
+                "is counted twice",
+                "is released while it is not gathered",
+                "is gathered and never used",
+                "is never released"};
   return true;
 }
 
@@ -116,8 +127,8 @@ bool read_too_early(const GoodPlan& good, Dice& dice, Damage& d) {
   return true;
 }
 bool read_between_contributions(const GoodPlan& good, Dice& dice, Damage& d) {
-  const std::vector<At> reads = find_uses(good.plan, [&](const Node&, const BufferUse& use) {
-    return use.access == Access::read && good.plan.buffers[use.buffer.index()].contributions > 1;
+  const std::vector<At> reads = find_uses(good.plan, [&](const Node& n, const BufferUse& use) {
+    return !n.carried && use.access == Access::read && good.plan.buffers[use.buffer.index()].contributions > 1;
   });
   if (reads.empty()) return false;
   const At read = any(reads, dice);
@@ -126,7 +137,7 @@ bool read_between_contributions(const GoodPlan& good, Dice& dice, Damage& d) {
   if (adder == read.node) return false;
   move_before(d.plan, read.node, adder);
   d.names = {name(good.plan, read.node), good.plan.name_of(buffer)};
-  d.messages = {"is read after"};
+  d.messages = {"is read after", "is reduced after"};
   return true;
 }
 bool activation_never_read(const GoodPlan& good, Dice& dice, Damage& d) {

@@ -62,14 +62,6 @@ bool summed_too_early(const GoodPlan& good, Dice& dice, Damage& d) {
   d.messages = {"is reduced after"};
   return true;
 }
-// A group whose ranks differ from those of the right one; invalid: there is none.
-GroupId other_group(const GoodPlan& good, GroupId right, Dice& dice) {
-  const Layout layout = good.origin.layout();
-  std::vector<GroupId> wrong;
-  for (int id = 0; id < Layout::group_count; ++id)
-    if (layout.members_of(GroupId(id)) != layout.members_of(right)) wrong.push_back(GroupId(id));
-  return wrong.empty() ? GroupId{} : any(wrong, dice);
-}
 template <class Want>
 bool summed_over_other_group(const GoodPlan& good, Dice& dice, Damage& d, const Want& want) {
   const std::vector<Sum> sums = find_sums(good.plan, want);
@@ -212,6 +204,8 @@ bool size_differs_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {
   const std::size_t node = any(nodes, dice);
   const NodeCollective c = any(collectives_of(good.plan, node), dice);
   if (c.kind == CollectiveKind::all_to_all && !c.send_counts.valid()) return false;  // counts: as many as experts
+  // What is added to a part must have its size.
+  if (c.kind == CollectiveKind::all_reduce && good.plan.value_of(c.send).part > 0) return false;
   for (ValueId value : {good.plan.buffers[c.send.index()].value, good.plan.buffers[c.receive.index()].value}) {
     ValueInfo& v = d.plan.values[value.index()];
     Shape wider;
@@ -230,7 +224,7 @@ bool size_differs_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {
                               return false;
                             }).front();
   d.names = {name(good.plan, first)};
-  d.messages = {" meets ", " goes to "};
+  d.messages = {" meets ", " goes to ", "does not consist of parts like"};
   return true;
 }
 bool rows_differ_on_one_rank(const GoodPlan& good, Dice& dice, Damage& d) {

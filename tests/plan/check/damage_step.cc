@@ -7,9 +7,10 @@ namespace {
 // --- the step's own nodes
 
 bool weight_read_after_update(const GoodPlan& good, Dice& dice, Damage& d) {
-  const std::vector<At> writes = find_uses(good.plan, [&](const Node&, const BufferUse& use) {
-    return use.access == Access::write && storage(good.plan, use.buffer) == StorageClass::weight;
+  const std::vector<At> writes = find_uses(good.plan, [&](const Node& n, const BufferUse& use) {
+    return !n.carried && use.access == Access::write && storage(good.plan, use.buffer) == StorageClass::weight;
   });
+  if (writes.empty()) return false;
   const At write = any(writes, dice);
   const BufferId weight = use_at(good.plan, write).buffer;
   const At read = find_uses(good.plan, [&](const Node&, const BufferUse& use) {
@@ -45,30 +46,30 @@ bool weight_updated_twice(const GoodPlan& good, Dice& dice, Damage& d) {
 }
 bool step_out_of_order(const GoodPlan& good, Dice& dice, Damage& d) {
   // norm -> clip -> updates
-  const std::size_t clip =
-      find_nodes(good.plan, [&](const Node& n) { return is_piece(good.plan, n, "step", "clip"); }).front();
-  const std::size_t norm =
-      find_nodes(good.plan, [&](const Node& n) { return is_piece(good.plan, n, "step", "norm"); }).front();
+  const std::size_t clip = numbers_of(good.plan);
+  const std::vector<std::size_t> norms =
+      find_nodes(good.plan, [&](const Node& n) { return is_piece(good.plan, n, "step", "norm"); });
   const std::vector<std::size_t> updates =
       find_nodes(good.plan, [&](const Node& n) { return n.phase == Phase::update && &n > &good.plan.nodes[clip]; });
-  const std::size_t update = any(updates, dice);
-  const bool early_update = dice.yes();
+  const bool early_update = norms.empty() || (!updates.empty() && dice.yes());
   if (early_update) {
+    if (updates.empty()) return false;
+    const std::size_t update = any(updates, dice);
     move_before(d.plan, update, clip);
     d.names = {name(good.plan, update), name(good.plan, clip)};
   } else {
-    move_before(d.plan, clip, norm);
+    move_before(d.plan, clip, norms.front());
     d.names = {name(good.plan, clip)};
   }
   d.messages = {"before the step has computed it"};
   return true;
 }
 bool step_value_changed_early(const GoodPlan& good, Dice&, Damage& d) {
-  const std::size_t clip =
-      find_nodes(good.plan, [&](const Node& n) { return is_piece(good.plan, n, "step", "clip"); }).front();
-  const std::size_t head = find_nodes(good.plan, [&](const Node& n) {
-                             return n.phase == Phase::forward && good.plan.place_of(n).layer == "head";
-                           }).back();
+  const std::size_t clip = numbers_of(good.plan);
+  const std::size_t head =
+      find_nodes(good.plan, [&](const Node& n) {
+        return n.phase == Phase::forward && n.piece.valid() && good.plan.place_of(n).layer == "head";
+      }).back();
   // The clip factor overwrites the host's numbers before all of them are read.
   BufferId given;
   for (const BufferUse& use : good.plan.uses_of(good.plan.nodes[head]))

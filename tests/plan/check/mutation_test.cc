@@ -1,6 +1,7 @@
-// The test of the checker: every kind of damage (damage.cc) is applied to 60 random good plans; each must be caught,
-// with a message that names what was damaged.
+// The test of the checker: every kind of damage (damage.cc) is applied to 60 random good plans in which every rank holds
+// whole parameters, or to 60 in which ranks divide them; each must be caught, with a message that names what was damaged.
 #include <algorithm>
+#include <map>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -12,9 +13,9 @@ namespace {
 
 constexpr std::uint64_t plans = 60;
 
-GoodPlan good_plan(std::uint64_t seed) {
+GoodPlan good_plan(std::uint64_t seed, bool divided) {
   GoodPlan good;
-  good.origin = random_case(seed + 1000000);
+  good.origin = divided ? random_divided_case(seed + 1000000) : random_case(seed + 1000000);
   StepPlan step = step_of(good.origin);
   good.plan = std::move(step.plan);
   good.memory = std::move(step.memory);
@@ -39,15 +40,15 @@ bool names(const std::string& message, const std::string& name) {
   return false;
 }
 
-TEST(Mutation, every_damage_is_caught_and_named) {
+void damage_plans(const std::vector<DamageKind>& kinds, bool divided) {
   std::vector<GoodPlan> good;
   for (std::uint64_t seed = 0; seed < plans; ++seed) {
-    good.push_back(good_plan(seed));
+    good.push_back(good_plan(seed, divided));
     const auto faults =
         check_ranks(same_on_all_ranks(good.back().origin.layout(), good.back().plan, good.back().memory));
     ASSERT_TRUE(faults.empty()) << good.back().origin.text() << "\n" << faults.front().message;
   }
-  for (const DamageKind& kind : damage_kinds()) {
+  for (const DamageKind& kind : kinds) {
     int applied = 0;
     for (std::uint64_t seed = 0; seed < plans; ++seed) {
       const GoodPlan& g = good[seed];
@@ -81,8 +82,39 @@ TEST(Mutation, every_damage_is_caught_and_named) {
       break;
     }
     EXPECT_GE(applied, kind.least) << kind.name << ": too few of " << plans << " plans could be broken this way";
-    RecordProperty(kind.name, applied);
+    testing::Test::RecordProperty(kind.name, applied);
   }
+}
+
+TEST(Mutation, every_damage_is_caught_and_named) { damage_plans(damage_kinds(), false); }
+TEST(Mutation, every_damage_of_divided_parameters_is_caught_and_named) {
+  damage_plans(damage_kinds_of_divided(), true);
+}
+TEST(Mutation, every_damage_beside_divided_parameters_is_caught_and_named) {
+  std::vector<DamageKind> kinds = damage_kinds();
+  for (DamageKind& kind : kinds) kind.least /= 3;  // many need gradients that are summed whole
+  damage_plans(kinds, true);
+}
+
+// The divided plans have every strategy, and every way of putting its nodes.
+TEST(Mutation, divided_plans_are_of_all_kinds) {
+  std::map<std::string, int> times;
+  for (std::uint64_t seed = 0; seed < plans; ++seed) {
+    const RandomCase c = good_plan(seed, true).origin;
+    ++times[std::string(name_of(c.sharding))];
+    times["woven"] += c.options.weave;
+    times["delayed"] += c.options.delay_weight_gradients;
+    times["late updates"] += c.options.overlap_updates;
+    times["early updates"] += c.options.overlap_updates && !c.clips;
+    times["two buffers"] += c.options.two_buffers;
+    times["whole units"] += !c.options.gather_by_piece;
+    times["instances"] += c.instances > 1;
+    times["divided over instances"] += c.over_instances && c.instances > 1;
+    times["tied"] += c.tied;
+    times["bf16"] += c.dtype == DType::bf16;
+  }
+  for (const auto& [what, count] : times) EXPECT_GE(count, 5) << what;
+  EXPECT_EQ(times.size(), 13u);
 }
 
 // Brute force and the checker agree on whether two buffers that could be in use at once share memory.

@@ -90,12 +90,30 @@ TEST(OptionsSharding, OneRankIsNotedAndNotRefused) {
   EXPECT_EQ(
       sharding_notes(run.options),
       (std::vector<std::string>{"sharding strategy optim_grads_params: there is one rank, so nothing is divided"}));
-  ParsedOptions spread;
-  spread.parse("--use-megatron-fsdp --ranks 2 --expert-model-parallel-size 2");
-  EXPECT_EQ(
-      sharding_notes(spread.options),
-      (std::vector<std::string>{"sharding strategy optim_grads_params: every expert is on one rank only, so experts "
-                                "are not divided"}));
+}
+
+TEST(OptionsSharding, WhatIsNotDividedIsNoted) {
+  const auto notes_in = [](const std::string& words) {
+    ParsedOptions run;
+    run.parse("--use-megatron-fsdp --ranks 4 " + words);
+    return sharding_notes(run.options);
+  };
+  const auto notes = [](const std::string& what) {
+    return std::vector<std::string>{"sharding strategy optim_grads_params: " + what};
+  };
+  const std::string instances = " --num-distributed-optimizer-instances ",
+                    outer = " --outer-dp-sharding-strategy optim";
+  EXPECT_EQ(notes_in("--expert-model-parallel-size 4"),
+            notes("every expert is on one rank only, so experts are not divided"));
+  EXPECT_EQ(notes_in("--expert-model-parallel-size 2"), std::vector<std::string>{});
+  EXPECT_EQ(notes_in("--expert-model-parallel-size 2" + instances + "2"),
+            notes("every expert is on one rank only of an instance, so experts are not divided"));
+  EXPECT_EQ(notes_in("--expert-model-parallel-size 2" + instances + "2" + outer), std::vector<std::string>{})
+      << "instances divide them";
+  EXPECT_EQ(notes_in(instances + "4"),
+            notes("an instance of the optimizer is one data-parallel rank, so nothing is divided"));
+  EXPECT_EQ(notes_in(instances + "4" + outer), std::vector<std::string>{});
+  EXPECT_EQ(notes_in(instances + "2"), std::vector<std::string>{});
 }
 
 TEST(OptionsSharding, GradientsTravelAndAreKeptInTheTypesAskedFor) {

@@ -67,17 +67,27 @@ std::vector<std::string> sharding_notes(const TrainOptions& options) {
   const ShardingStrategy strategy = strategy_of(options);
   const LayoutOptions& layout = options.layout;
   if (strategy == ShardingStrategy::no_shard) return {};
-  if (layout.ranks == 1)
-    return {fmt::format("sharding strategy {}: there is one rank, so nothing is divided", name_of(strategy))};
+  const std::int64_t instances = options.sharding.num_distributed_optimizer_instances;
+  const bool outer = options.sharding.outer_strategy == ShardingStrategy::optim;
+  // Over so many ranks a parameter is divided.
+  const std::int64_t copies = layout.data_parallel_size() * layout.context_parallel_size,
+                     expert_copies = copies * layout.tensor_model_parallel_size / layout.expert_model_parallel_size,
+                     divided = outer ? copies : copies / instances,
+                     experts_divided = outer ? expert_copies : expert_copies / instances;
+  const auto note = [&](const std::string& what) {
+    return fmt::format("sharding strategy {}: {}", name_of(strategy), what);
+  };
+  if (layout.ranks == 1) return {note("there is one rank, so nothing is divided")};
   std::vector<std::string> notes;
-  if (options.sharding.outer_strategy == ShardingStrategy::optim &&
-      options.sharding.num_distributed_optimizer_instances == 1)
+  if (outer && instances == 1)
     notes.push_back(
         "outer sharding strategy optim: there is one instance of the optimizer, so nothing more is divided");
-  if (layout.expert_model_parallel_size * options.sharding.num_distributed_optimizer_instances == layout.ranks)
-    notes.push_back(fmt::format("sharding strategy {}: every expert is on one rank only{}, so experts are not divided",
-                                name_of(strategy),
-                                options.sharding.num_distributed_optimizer_instances > 1 ? " of an instance" : ""));
+  if (divided == 1 && experts_divided == 1)
+    notes.push_back(note(instances > 1 ? "an instance of the optimizer is one data-parallel rank, so nothing is divided"
+                                       : "there is one data-parallel rank, so nothing is divided"));
+  else if (experts_divided == 1)
+    notes.push_back(note(fmt::format("every expert is on one rank only{}, so experts are not divided",
+                                     instances > 1 && !outer ? " of an instance" : "")));
   return notes;
 }
 

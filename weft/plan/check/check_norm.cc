@@ -1,7 +1,9 @@
 #include "weft/plan/check/check_norm.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <utility>
 
 #include "weft/plan/check/faults.h"
 
@@ -44,37 +46,46 @@ class NormGroups {
     NodeId node;
   };
 
+  // Ascending; only the rank itself if there is no such group.
   RankGroup members(GroupId group) const {
-    return group.valid() && classes_.has_group(group, c_) ? classes_.group(group, c_)
-                                                          : RankGroup{classes_.first_rank(c_)};
+    if (!group.valid() || !classes_.has_group(group, c_)) return {classes_.first_rank(c_)};
+    RankGroup ranks = classes_.group(group, c_);
+    std::sort(ranks.begin(), ranks.end());
+    return ranks;
+  }
+  struct Overlap {           // of two groups of the same rank
+    bool others = false;     // they share more than that rank
+    bool contained = false;  // all of the second is in the first
+  };
+  Overlap overlap(GroupId a, GroupId b) {
+    const auto [at, is_new] = overlaps_.try_emplace({a, b});
+    if (!is_new) return at->second;
+    const RankGroup first = members(a), second = members(b);
+    RankGroup both;
+    std::set_intersection(first.begin(), first.end(), second.begin(), second.end(), std::back_inserter(both));
+    return at->second = {both.size() > 1, both.size() == second.size()};
   }
 
   void check(NodeId norm, BufferId gradient, BufferId squares) {
     const ValueInfo& value = plan_.value_of(gradient);
     std::vector<Sum> sums = sums_[squares.index()];
     std::erase_if(sums, [&](const Sum& sum) { return sum.first_row > value.norm_row; });
-    const RankGroup same = members(same_[gradient.index()]);
-    const RankId own = classes_.first_rank(c_);
+    const GroupId same = same_[gradient.index()];
     for (const Sum& sum : sums)
-      for (const RankId rank : members(sum.over))
-        if (rank != own && std::find(same.begin(), same.end(), rank) != same.end())
-          return fault({norm, sum.node},
-                       fmt::format("{} is counted by {}, which hold the same elements, in the norm of "
-                                   "all gradients, summed over '{}'",
-                                   plan_.name_of(gradient), ranks_text(same), plan_.name_of(sum.over)));
+      if (overlap(sum.over, same).others)
+        return fault({norm, sum.node},
+                     fmt::format("{} is counted by {}, which hold the same elements, in the norm of "
+                                 "all gradients, summed over '{}'",
+                                 plan_.name_of(gradient), ranks_text(members(same)), plan_.name_of(sum.over)));
     const auto divided = divided_.find(value.tensor);
     if (divided == divided_.end()) return;
     for (const GroupId over : divided->second) {
-      const RankGroup holders = members(over);
-      const auto counts_all = [&](const Sum& sum) {
-        const RankGroup counted = members(sum.over);
-        return std::includes(counted.begin(), counted.end(), holders.begin(), holders.end());
-      };
+      const auto counts_all = [&](const Sum& sum) { return overlap(sum.over, over).contained; };
       if (std::none_of(sums.begin(), sums.end(), counts_all))
         return fault({norm, sums.empty() ? NodeId{} : sums.back().node},
                      fmt::format("{} is divided over {}, but the norm of all gradients does not sum what each of them "
                                  "counts",
-                                 plan_.name_of(gradient), ranks_text(holders)));
+                                 plan_.name_of(gradient), ranks_text(members(over))));
     }
   }
 
@@ -98,6 +109,7 @@ class NormGroups {
   std::vector<GroupId> same_;  // by buffer of a gradient: ranks that hold the same elements, once it is reduced
   std::vector<std::vector<Sum>> sums_;                // by buffer
   std::map<TensorId, std::vector<GroupId>> divided_;  // over which ranks
+  std::map<std::pair<GroupId, GroupId>, Overlap> overlaps_;
 };
 
 }  // namespace

@@ -76,6 +76,8 @@ void add_accepted_flags(FlagTable& flags) {
   accept_all(flags, {"--cross-entropy-fusion-impl"}, "The device decides how to fuse operations.", "NAME");
   accept_all(flags, {"--accumulate-allreduce-grads-in-fp32"},
              "Gradients are summed in float, or double with --fp64, unless --grad-reduce-in-bf16 is set.");
+  accept_all(flags, {"--ddp-reduce-scatter-with-fp32-accumulation"},
+             "Sums of bf16 over ranks are always added in float and rounded once.");
   accept_all(flags, {"--no-gradient-reduce-div-fusion"}, "Losses are scaled, so nothing is divided afterwards.");
   accept_all(flags, {"--calculate-per-token-loss"},
              "All micro-batches have the same number of tokens, so the mean is the same.");

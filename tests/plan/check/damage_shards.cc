@@ -150,19 +150,25 @@ bool gathered_over_other_ranks(const GoodPlan& good, Dice& dice, Damage& d) {
   d.messages = {"runs over '" + good.plan.name_of(wrong) + "'"};
   return true;
 }
-// The gather and what its parameter declares agree, but there are fewer or more parts than ranks.
+// The gathers and what their parameter declares agree, but its gradient goes to other ranks, or there are fewer or more
+// parts than ranks.
 bool divided_over_other_ranks(const GoodPlan& good, Dice& dice, Damage& d) {
   const auto g = any_gather(good, dice);
   if (!g) return false;
-  const GroupId right = g->call.group, wrong = other_group(good, right, dice);
-  const Layout layout = good.origin.layout();
-  if (!wrong.valid() || layout.size_of(wrong) == layout.size_of(right)) return false;
   const ValueId whole = good.plan.buffers[g->call.receive.index()].value;
+  const ValueInfo& value = good.plan.value_of(g->call.receive);
+  const GroupId right = g->call.group, wrong = other_group(good, right, dice);
+  if (!wrong.valid()) return false;
   d.plan.values[whole.index()].exchanged_over = wrong;
   for (const CallAt& at : gathers(good.plan))
     if (good.plan.buffers[call_at(good.plan, at).receive.index()].value == whole) change_call(d.plan, at).group = wrong;
-  d.names = {name(good.plan, g->at.node), buffer_name(good, *g)};
-  d.messages = {"one for each rank of"};
+  const std::vector<BufferId> gradients = find_buffers(good.plan, [&](const ValueInfo& v) {
+    return v.storage == StorageClass::partial && v.tensor == value.tensor && v.part == value.part;
+  });
+  const Layout layout = good.origin.layout();
+  if (gradients.empty() && layout.size_of(wrong) == layout.size_of(right)) return false;  // frozen: only sizes show it
+  d.names = {gradients.empty() ? buffer_name(good, *g) : good.plan.name_of(gradients.front())};
+  d.messages = {"one for each rank of", "divide its parameter"};
   return true;
 }
 bool parts_do_not_cover(const GoodPlan& good, Dice& dice, Damage& d) {
@@ -314,7 +320,7 @@ std::vector<DamageKind> of_shards() {
       {"gathered from a gradient or a state", gathered_from_a_gradient, 30},
       {"gathered into another instance", gathered_into_another_instance, 20},
       {"gathered over other ranks", gathered_over_other_ranks, 60},
-      {"divided over other ranks", divided_over_other_ranks, 30},
+      {"divided over other ranks", divided_over_other_ranks, 60},
       {"parts that do not cover a parameter", parts_do_not_cover, 50},
       {"parts of another size", parts_of_another_size, 60},
       {"gather of a stale weight", stale_gather, 40},

@@ -31,6 +31,21 @@ bool weight_not_updated(const GoodPlan& good, Dice& dice, Damage& d) {
   d.messages = {"is never updated"};
   return true;
 }
+// Every gradient is used once, but not by the update of its own weight.
+bool gradients_of_updates_swapped(const GoodPlan& good, Dice& dice, Damage& d) {
+  const std::vector<At> reads = find_uses(good.plan, [&](const Node& n, const BufferUse& use) {
+    return n.phase == Phase::update && n.piece.valid() && storage(good.plan, use.buffer) == StorageClass::gradient;
+  });
+  const At a = any(reads, dice), b = any(reads, dice);
+  if (a.node == b.node) return false;
+  std::vector<BufferUse> first = uses_of(good.plan, a.node), second = uses_of(good.plan, b.node);
+  std::swap(first[a.use], second[b.use]);
+  set_uses(d.plan, a.node, first);
+  set_uses(d.plan, b.node, second);
+  d.names = {name(good.plan, (dice.yes() ? a : b).node)};
+  d.messages = {"is updated by a node that does not read its gradient"};
+  return true;
+}
 bool weight_updated_twice(const GoodPlan& good, Dice& dice, Damage& d) {
   const std::vector<At> writes = find_uses(good.plan, [&](const Node&, const BufferUse& use) {
     return use.access == Access::write && storage(good.plan, use.buffer) == StorageClass::weight;
@@ -133,6 +148,7 @@ std::vector<DamageKind> of_step() {
   return {
       {"weight read after its update", weight_read_after_update, 60},
       {"weight not updated", weight_not_updated, 60},
+      {"gradients of two updates swapped", gradients_of_updates_swapped, 55},
       {"weight updated twice", weight_updated_twice, 30},
       {"step out of order", step_out_of_order, 60},
       {"step value changed early", step_value_changed_early, 60},

@@ -54,6 +54,7 @@ void divide(Divided& d, const Layout& layout) {
   d.part = part_of(d.weight, StorageClass::weight);
   d.gradient_part = part_of(d.gradient, StorageClass::gradient);
   plan.values[d.weight.index()].storage = StorageClass::gathered;
+  plan.values[d.weight.index()].exchanged_over = data;
   const BufferId part = plan.add_buffer(d.part);
   d.gradient_part_buffer = plan.add_buffer(d.gradient_part);
   const PlaceId gather = plan.add_place(3, "unit.3", "gather"), release = plan.add_place(3, "unit.3", "release");
@@ -202,8 +203,10 @@ INSTANTIATE_TEST_SUITE_P(
                }},
         Damage{"gathered_over_one_rank", "is not 1 parts like",
                [](Divided& d) {
+                 const GroupId one = d.step.module.layout.expert_ranks();
+                 d.step.plan.values[d.weight.index()].exchanged_over = one;
                  for (NodeCollective& c : d.step.plan.collectives)
-                   if (c.kind == CollectiveKind::all_gather) c.group = d.step.module.layout.expert_ranks();
+                   if (c.kind == CollectiveKind::all_gather) c.group = one;
                }},
         Damage{"release_missing", "main.1-.up_weight#1 is never released",
                [](Divided& d) { erase(d.step.plan, release_at(d.step.plan)); }},

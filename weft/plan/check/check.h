@@ -24,7 +24,7 @@ struct PlanFault {
 // - a value shared by ranks that is not reduced, or reduced twice, before its last contribution, over the wrong group
 //   or from the wrong row;
 // - a gradient that the norm of all gradients does not count, or counts twice;
-// - a gradient that no update uses; a weight updated twice, never, or read after its update;
+// - a gradient that no update uses; a weight updated without its gradient, twice, never, or read after its update;
 // - step values used before they are computed;
 // - a collective that sends or receives what its node does not use, or uses counts that were not exchanged or belong to
 //   other rows;

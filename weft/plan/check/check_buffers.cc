@@ -266,7 +266,7 @@ class Walk {
       faults_.add({state.writer}, fmt::format("{} is never used by an update", name(id)));
   }
 
-  // A tensor that gets a gradient must be updated.
+  // A tensor that gets a gradient must be updated, by a node that reads that gradient.
   void check_updates() {
     if (plan_.kind != PlanKind::train) return;
     std::map<TensorId, BufferId> gradients;
@@ -278,6 +278,20 @@ class Walk {
       if (gradient != gradients.end())
         faults_.add({states_[gradient->second.index()].reader},
                     fmt::format("{} gets a gradient and is never updated", name(buffer_id(i))));
+    }
+    for (std::size_t i = 0; i < plan_.nodes.size(); ++i) {
+      const auto uses = plan_.uses_of(plan_.nodes[i]);
+      for (const BufferUse& use : uses) {
+        if (use.access != Access::write || states_[use.buffer.index()].storage != StorageClass::weight) continue;
+        const TensorId tensor = plan_.value_of(use.buffer).tensor;
+        const auto is_gradient = [&](const BufferUse& other) {
+          return other.access == Access::read && states_[other.buffer.index()].storage == StorageClass::gradient &&
+                 plan_.value_of(other.buffer).tensor == tensor;
+        };
+        if (gradients.contains(tensor) && std::none_of(uses.begin(), uses.end(), is_gradient))
+          faults_.add({node_id(i)},
+                      fmt::format("{} is updated by a node that does not read its gradient", name(use.buffer)));
+      }
     }
   }
 

@@ -81,16 +81,26 @@ class RankCheck {
               fmt::format("communicates over '{}', but this rank is in no such group", plan_of(c).name_of(key.group)));
   }
 
-  // Every gradient must be summed over exactly the ranks that hold its parameter. check_plan has already checked that
-  // it is summed over the group that its value names.
+  // Every gradient must be summed over exactly the ranks that hold its parameter, or divide it. check_plan has already
+  // checked that it is summed over the group that its value names.
   void check_reductions(std::size_t c) {
     const Plan& plan = plan_of(c);
     if (plan.kind != PlanKind::train) return;
+    std::map<std::pair<TensorId, int>, GroupId> divided;  // over which ranks, by division
+    for (const ValueInfo& value : plan.values)
+      if (value.storage == StorageClass::gathered) divided[{value.tensor, value.part}] = value.exchanged_over;
     for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
       const BufferId buffer(static_cast<std::int64_t>(i));
       const ValueInfo& value = plan.value_of(buffer);
       if (value.storage != StorageClass::gradient && value.storage != StorageClass::partial) continue;
       const RankGroup holders = ranks_of(value.replicas, c);
+      if (const auto at = divided.find({value.tensor, value.part});
+          value.storage == StorageClass::partial && at != divided.end())
+        if (const RankGroup parts = ranks_of(at->second, c); parts != holders)
+          fault({{c, last_writer(plan, buffer)}},
+                fmt::format("{} is summed over {} ('{}'), but {} ('{}') divide its parameter", plan.name_of(buffer),
+                            ranks_text(holders), value.replicas.valid() ? plan.name_of(value.replicas) : "",
+                            ranks_text(parts), plan.name_of(at->second)));
       if (!value.summed_over.valid()) {
         if (holders.size() > 1)
           fault({{c, last_writer(plan, buffer)}},

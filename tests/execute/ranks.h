@@ -37,6 +37,7 @@ struct RankCase {
   bool bf16_gradients = false, float_gradient_parts = false;
   double clip = 1;  // 0: none, and updates need not wait for a norm
   ShardingStrategy sharding = ShardingStrategy::no_shard;
+  Recomputation recomputation;
   bool gather_by_piece = true, two_buffers = false;
   int instances = 1;  // of the optimizer
   bool shard_over_instances = false;
@@ -96,6 +97,7 @@ inline SessionOptions options_of(const RankCase& c, World* world) {
   o.plan.early_attention_backward = c.early;
   o.ranks.parallel = c.parallel;
   o.ranks.executor.graph = c.graph;
+  o.plan.recomputation = c.recomputation;
   o.plan.overlap_updates = c.overlap_updates;
   o.adam.clip = c.clip;
   o.sharding = c.sharding;

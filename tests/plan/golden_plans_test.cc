@@ -18,6 +18,7 @@ struct GoldenPlan {
   ShardingStrategy sharding = ShardingStrategy::no_shard;
   int instances = 1;  // of the optimizer, which divide what they hold
   bool dispatch_first = false;
+  Recomputation recomputation = {};
 };
 
 class GoldenPlans : public testing::TestWithParam<GoldenPlan> {};
@@ -30,6 +31,7 @@ TEST_P(GoldenPlans, text_equals_the_file) {
   options.delay_weight_gradients = GetParam().delay;
   options.overlap_updates = GetParam().late;
   options.overlap_dispatch_backward = GetParam().dispatch_first;
+  options.recomputation = GetParam().recomputation;
   const int instances = GetParam().instances;
   const Layout layout = Layout::of({.dp = 2 * instances, .ep = 2, .instances = instances});
   const StepPlan step = small_step("[*E]-E", options, layout, {}, GetParam().sharding, instances > 1);
@@ -46,6 +48,14 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(GoldenPlan{"woven_ep2", true, false, false}, GoldenPlan{"delayed_ep2", true, true, false},
                     GoldenPlan{"late_updates_ep2", true, true, true},
                     GoldenPlan{"dispatch_first_ep2", false, false, false, ShardingStrategy::no_shard, 1, true},
+                    GoldenPlan{"recomputed_ep2",
+                               true,
+                               true,
+                               false,
+                               ShardingStrategy::no_shard,
+                               1,
+                               false,
+                               {Recomputation::Kind::uniform, 1}},
                     GoldenPlan{"sharded_ep2", true, true, false, ShardingStrategy::optim_grads_params},
                     GoldenPlan{"two_instances_ep2", true, true, false, ShardingStrategy::optim_grads_params, 2}),
     [](const auto& golden) { return std::string(golden.param.name); });

@@ -34,16 +34,20 @@ ValueId add_layer(ModuleBuilder& b, Symbol symbol, int depth, int physical, Valu
   WEFT_CHECK(false, "symbol {}", static_cast<int>(symbol));
 }
 
-// The layers of the main part, or of an MTP depth.
-ValueId add_units(ModuleBuilder& b, const std::vector<Unit>& units, int depth, ValueId x) {
-  const std::string part = depth == 0 ? "main" : fmt::format("mtp{}", depth);
+// The layers of a segment, or of an MTP depth. part: its number among both.
+ValueId add_units(ModuleBuilder& b, const std::vector<Unit>& units, int depth, int part, ValueId x) {
+  const std::string name = depth == 0 ? "main" : fmt::format("mtp{}", depth);
+  int item = 0;
   for (const Unit& unit : units) {
     b.next_unit();
-    for (const PatternLayer& layer : unit.layers)
+    for (const PatternLayer& layer : unit.layers) {
       for (std::size_t i = 0; i < layer.symbols.size(); ++i) {
-        b.enter(depth, layer.physical[i], fmt::format("{}.{}{}", part, layer.physical[i], letter(layer.symbols[i])));
+        b.enter(depth, layer.physical[i], fmt::format("{}.{}{}", name, layer.physical[i], letter(layer.symbols[i])),
+                {part, item});
         x = add_layer(b, layer.symbols[i], depth, layer.physical[i], x);
       }
+      ++item;
+    }
   }
   return x;
 }
@@ -61,7 +65,8 @@ std::vector<ValueId> add_mtp_depths(ModuleBuilder& b, const Pattern& pattern, Va
     loss.summed_over = b.summed_over_data();
     m.mtp_losses.push_back(b.value(std::move(loss)));
     ValueId x = add_mtp_input(b, depth, hidden.back(), embedding);
-    x = add_units(b, units_of(std::span(pattern.mtp_layers)), depth, x);
+    const int part = static_cast<int>(pattern.segments.size()) + depth - 1;
+    x = add_units(b, units_of(std::span(pattern.mtp_layers)), depth, part, x);
     hidden.push_back(add_final_norm(b, x, depth));
   }
   // All heads come last, so that in every order a weight that is both embedding and head gets the contributions of one
@@ -95,7 +100,7 @@ Module build_module(const ModelConfig& config, const ModuleOptions& options) {
   m.values[m.step_values.index()].given_by_host = true;
 
   ValueId x = add_embedding(b);
-  for (const Segment& segment : pattern.segments) x = add_units(b, units_of(segment), 0, x);
+  for (const Segment& segment : pattern.segments) x = add_units(b, units_of(segment), 0, segment.index, x);
   const std::vector<ValueId> hidden = add_mtp_depths(b, pattern, add_final_norm(b, x));
 
   ParameterValues head{m.parameter_values[0], m.gradient_values[0]};  // the embedding's

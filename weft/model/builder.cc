@@ -33,8 +33,8 @@ GroupId ModuleBuilder::summed_over_data() const {
   return options_.layout.divides(ranks) ? ranks : GroupId{};
 }
 
-void ModuleBuilder::enter(int depth, int physical, std::string layer) {
-  place_ = {depth, physical, 0, std::move(layer), ""};
+void ModuleBuilder::enter(int depth, int physical, std::string layer, ItemPlace item) {
+  place_ = {depth, physical, 0, std::move(layer), "", Section::layers, item};
 }
 
 ValueId ModuleBuilder::value(Value value) {

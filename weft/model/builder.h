@@ -38,7 +38,7 @@ class ModuleBuilder {
   double residual_std() const { return residual_std_; }  // of matrices that write to the residual stream
 
   // Everything made from here on is in this place.
-  void enter(int depth, int physical, std::string layer);
+  void enter(int depth, int physical, std::string layer, ItemPlace item = {});
   void next_unit() { ++module_.units; }
   const std::string& layer() const { return place_.layer; }
 

@@ -12,6 +12,8 @@ std::string_view name_of(Phase phase) {
       return "backward";
     case Phase::weight_gradient:
       return "weight_gradient";
+    case Phase::recompute:
+      return "recompute";
     case Phase::evaluate:
       return "evaluate";
     case Phase::reduce:
@@ -73,6 +75,7 @@ const PieceCode& Piece::code(Phase phase) const {
       return backward;
     case Phase::weight_gradient:
       return weight_gradient;
+    case Phase::recompute:
     case Phase::evaluate:
       return evaluate || only_in_training ? evaluate : forward;
     case Phase::reduce:

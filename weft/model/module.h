@@ -73,6 +73,7 @@ enum class Phase : std::uint8_t {
   forward,          // of training
   backward,         // gradient of the input
   weight_gradient,  // may wait
+  recompute,        // forward again, for a backward pass whose inputs were not kept; touches no statistics
   evaluate,         // forward without anything kept for a gradient
   reduce,           // once per step: gradients, the loss and the norm, summed over ranks
   update,           // once per step, after the last gradient
@@ -133,6 +134,12 @@ std::string_view name_of(Lane lane);
 // Which part of the main part or of an MTP depth a piece belongs to. layers: includes everything before them.
 enum class Section : std::uint8_t { layers, final_norm, head };
 
+// An item of the pattern, by its number in its segment or MTP depth.
+struct ItemPlace {
+  int part = -1;  // segments of the main part, then MTP depths; -1: not of an item, as embedding, final norm and head
+  int number = -1;
+};
+
 // Where a piece is in the model: also its name in plans, traces and errors.
 struct PiecePlace {
   int depth = 0;      // 0: main part; d: MTP depth d
@@ -141,14 +148,15 @@ struct PiecePlace {
   std::string layer;  // "main.3*", "embedding", "head"
   std::string piece;  // "mix", "route", "experts", ...
   Section section = Section::layers;
+  ItemPlace item = {};
 };
 
 struct Piece {
   PiecePlace place;
   Lane lane = Lane::compute;
-  bool only_in_training = false;  // skipped in evaluation
+  bool only_in_training = false;  // skipped in evaluation and when computing again
   PieceCode forward, backward, weight_gradient;
-  PieceCode evaluate;  // absent: the same as forward
+  PieceCode evaluate;  // absent: the same as forward; also computes again what forward has written
   PieceCode update;    // of Module::updates
   const PieceCode& code(Phase phase) const;
 };

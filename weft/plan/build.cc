@@ -7,6 +7,7 @@
 #include "weft/plan/passes/expand.h"
 #include "weft/plan/passes/overlap_dispatch_backward.h"
 #include "weft/plan/passes/overlap_updates.h"
+#include "weft/plan/passes/recompute.h"
 #include "weft/plan/passes/reduce.h"
 #include "weft/plan/passes/shard.h"
 #include "weft/plan/passes/wait_for_counts.h"
@@ -18,6 +19,8 @@ Plan build_plan(const Module& module, const PlanOptions& options) {
   WEFT_CHECK(options.block >= 1 && (options.block == 1 || !options.weave), "blocks of {} micro-batches", options.block);
   Plan plan = expand(module, block_order(options.micro_batches, options.block), options);
   plan = wait_for_counts(plan, module.layout);
+  if (options.kind != PlanKind::evaluate && options.recomputation.any())
+    plan = recompute(plan, module, options.recomputation);
   plan = reduce(plan, module);
   // Divided parameters are not gathered yet, nor are their gradients reduced.
   const bool complete = !module.divided();

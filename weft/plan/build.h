@@ -3,6 +3,7 @@
 
 #include "weft/model/module.h"
 #include "weft/plan/plan.h"
+#include "weft/plan/recomputation.h"
 
 namespace weft {
 
@@ -13,7 +14,8 @@ struct PlanOptions {
   bool delay_weight_gradients = false;
   bool overlap_dispatch_backward = false;  // without weave: hide experts' backward dispatch behind their weights
   bool early_attention_backward = false;   // of the weave: backward before the experts' forward, to free memory sooner
-  bool overlap_updates = false;            // leave a step's updates to the next one, beside its forward pass
+  Recomputation recomputation;
+  bool overlap_updates = false;  // leave a step's updates to the next one, beside its forward pass
   // Where parameters are divided over ranks (Module::shards):
   bool gather_by_piece = true;  // gathers what a piece uses; otherwise all that its unit uses
   // Elements gathered before their first use, at most, or those of one residency if that has more; -1: those of the mean

@@ -35,8 +35,7 @@ DividedMemory divided_memory(const Plan& plan, const MemoryPlan& memory) {
     for (const NodeCollective& c : plan.collectives_of(node))
       if (c.kind == CollectiveKind::all_gather)
         stays[c.receive.index()] = {plan.place_of(node).unit,
-                                    node.phase == Phase::backward || node.phase == Phase::weight_gradient,
-                                    node.micro_batch};
+                                    node.phase != Phase::forward && node.phase != Phase::evaluate, node.micro_batch};
   std::vector<std::vector<std::size_t>> begins(plan.nodes.size()), ends(plan.nodes.size());
   for (std::size_t b = 0; b < plan.buffers.size(); ++b) {
     const ValueInfo& value = plan.value_of(BufferId(static_cast<std::int64_t>(b)));

@@ -80,6 +80,7 @@ bool has_phase(PlanKind kind, Phase phase) {
     case Phase::forward:
     case Phase::backward:
     case Phase::weight_gradient:
+    case Phase::recompute:
       return kind != PlanKind::evaluate;
     case Phase::evaluate:
       return kind == PlanKind::evaluate;

@@ -37,7 +37,7 @@ bool shares_arena(StorageClass storage);
 // gradients: a training step without its reductions and updates.
 enum class PlanKind : std::uint8_t { train, gradients, evaluate };
 std::string_view name_of(PlanKind kind);
-// Whether plans of that kind run the phase: for every piece that has it, in every micro-batch or once per step.
+// Whether plans of that kind may run the phase: for every piece that has it, in every micro-batch or once per step.
 bool has_phase(PlanKind kind, Phase phase);
 
 struct ValueInfo {  // shared by all buffers of a value; the module's values, then those that passes add

@@ -6,8 +6,8 @@ namespace weft {
 
 std::vector<DamageKind> damage_kinds() {
   std::vector<DamageKind> all;
-  for (const auto& part :
-       {damage::of_nodes(), damage::of_ranks(), damage::of_step(), damage::of_carried(), damage::of_memory()})
+  for (const auto& part : {damage::of_nodes(), damage::of_ranks(), damage::of_step(), damage::of_carried(),
+                           damage::of_recomputation(), damage::of_memory()})
     all.insert(all.end(), part.begin(), part.end());
   return all;
 }

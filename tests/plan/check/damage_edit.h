@@ -128,12 +128,13 @@ inline GroupId other_group(const GoodPlan& good, GroupId right, Dice& dice) {
 }
 
 // The kinds, by what they break.
-std::vector<DamageKind> of_nodes();    // which there are, what they read, write and add to
-std::vector<DamageKind> of_ranks();    // what ranks do together
-std::vector<DamageKind> of_step();     // updates, step values, the final norm
-std::vector<DamageKind> of_carried();  // what a step leaves to the next
-std::vector<DamageKind> of_memory();   // where buffers are, and who waits for whom
-std::vector<DamageKind> of_shards();   // where divided parameters are whole
+std::vector<DamageKind> of_nodes();          // which there are, what they read, write and add to
+std::vector<DamageKind> of_ranks();          // what ranks do together
+std::vector<DamageKind> of_step();           // updates, step values, the final norm
+std::vector<DamageKind> of_carried();        // what a step leaves to the next
+std::vector<DamageKind> of_recomputation();  // what backward computes again
+std::vector<DamageKind> of_memory();         // where buffers are, and who waits for whom
+std::vector<DamageKind> of_shards();         // where divided parameters are whole
 std::vector<DamageKind> of_shard_gradients();
 
 }  // namespace weft::damage

@@ -11,6 +11,22 @@ bool in_range(std::int32_t first, std::int32_t count, std::size_t size) {
   return first >= 0 && count >= 0 && static_cast<std::size_t>(first) + static_cast<std::size_t>(count) <= size;
 }
 
+// A node that computes again must leave statistics alone, and somebody must need it.
+void check_recomputation(const Plan& plan, NodeId self, FaultList& faults) {
+  const Node& node = plan.nodes[self.index()];
+  if (node.phase != Phase::recompute || !node.piece.valid()) return;
+  bool needed = false;
+  for (const BufferUse& use : plan.uses_of(node)) {
+    if (use.access == Access::read) continue;
+    const StorageClass storage = plan.value_of(use.buffer).storage;
+    needed |= storage == StorageClass::activation;
+    if (use.access == Access::add || (storage != StorageClass::activation && storage != StorageClass::scratch))
+      faults.add({self}, fmt::format("{} is computed again, but it counts something or outlives the micro-batch",
+                                     plan.name_of(use.buffer)));
+  }
+  if (!needed) faults.add({self}, "computes again what nobody reads");
+}
+
 // In every micro-batch, of the main part and of every MTP depth: the layers, then their final norm, then their head,
 // which reads what that norm wrote.
 void check_final_norms(const Plan& plan, FaultList& faults) {
@@ -92,6 +108,7 @@ void check_nodes(const Plan& plan, FaultList& faults) {
       faults.add({node_id(i)},
                  fmt::format("{} does not belong in a plan of kind {}", plan.name_of(node), name_of(plan.kind)));
     if (!node.piece.valid()) continue;  // passes may add as many as they need
+    check_recomputation(plan, node_id(i), faults);
     NodeId& other = slot(node.place.index(), node.phase, static_cast<std::size_t>(std::max(0, node.micro_batch)));
     if (other.valid()) faults.add({node_id(i), other}, fmt::format("{} appears twice", plan.name_of(node)));
     other = node_id(i);

@@ -4,7 +4,9 @@ namespace weft {
 
 namespace {
 
-bool is_backward(const Node& node) { return node.phase == Phase::backward || node.phase == Phase::weight_gradient; }
+bool is_backward(const Node& node) {
+  return node.phase == Phase::backward || node.phase == Phase::weight_gradient || node.phase == Phase::recompute;
+}
 
 // One unit's backward pass: nodes [first, last).
 void put_unit(const std::vector<Node>& nodes, std::size_t first, std::size_t last, std::vector<Node>& out) {

@@ -43,10 +43,11 @@ bool of_micro_batch(StorageClass storage) {
          storage == StorageClass::output;
 }
 
+// Those that expansion makes nodes of; `recompute` adds its own.
 std::uint8_t phases_of(const Piece& piece) {
   unsigned phases = 0;
   for (int phase = 0; phase < phase_count; ++phase)
-    if (piece.code(static_cast<Phase>(phase))) phases |= 1u << phase;
+    if (static_cast<Phase>(phase) != Phase::recompute && piece.code(static_cast<Phase>(phase))) phases |= 1u << phase;
   return static_cast<std::uint8_t>(phases);
 }
 

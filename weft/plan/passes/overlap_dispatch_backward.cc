@@ -46,7 +46,8 @@ Plan overlap_dispatch_backward(const Plan& plan) {
   Plan overlapped = plan;
   const auto in_pass_of = [&](const Node& first) {
     return [&plan, unit = plan.place_of(first).unit, micro_batch = first.micro_batch](const Node& node) {
-      return (node.phase == Phase::backward || node.phase == Phase::weight_gradient) &&
+      return (node.phase == Phase::backward || node.phase == Phase::weight_gradient ||
+              node.phase == Phase::recompute) &&
              node.micro_batch == micro_batch && plan.place_of(node).unit == unit;
     };
   };

@@ -8,16 +8,21 @@
 #include <fmt/format.h>
 
 #include "weft/base/error.h"
+#include "weft/plan/passes/recompute.h"
 
 namespace weft {
 
 namespace {
 
-enum class Direction : std::uint8_t { forward, backward };
+// early_again: what is computed again in the backward pass of a later unit.
+enum class Direction : std::uint8_t { forward, backward, early_again };
 
-Direction direction_of(const Node& node) {
-  return node.phase == Phase::backward || node.phase == Phase::weight_gradient ? Direction::backward
-                                                                               : Direction::forward;
+// unit: in whose pass it runs.
+Direction direction_of(const Plan& plan, const Node& node, int unit) {
+  if (node.phase == Phase::recompute && plan.place_of(node).unit != unit) return Direction::early_again;
+  return node.phase == Phase::backward || node.phase == Phase::weight_gradient || node.phase == Phase::recompute
+             ? Direction::backward
+             : Direction::forward;
 }
 
 std::int64_t elements_of_mean_unit(const Module& module, int division) {
@@ -130,6 +135,7 @@ class Sharding {
   void find_residencies() {
     std::map<std::tuple<std::int32_t, std::int32_t, Direction, int>, std::size_t> known;
     std::map<ValueId, std::int32_t> made_of;
+    const std::vector<int> passes = units_of_passes(plan_);
     for (std::size_t i = 0; i < plan_.nodes.size(); ++i) {
       const Node& node = plan_.nodes[i];
       for (std::int32_t u = node.first_use; u < node.first_use + node.uses; ++u) {
@@ -139,9 +145,10 @@ class Sharding {
           continue;
         const std::int32_t bundle = bundle_of(value);
         const int unit = plan_.place_of(node).unit;
+        const Direction direction = direction_of(plan_, node, passes[i]);
         const auto [at, is_new] =
             known.try_emplace(gathers_once() ? std::tuple{bundle, -1, Direction::forward, 0}
-                                             : std::tuple{bundle, node.micro_batch, direction_of(node), unit},
+                                             : std::tuple{bundle, node.micro_batch, direction, unit},
                               residencies_.size());
         if (is_new) {
           residencies_.emplace_back();
@@ -152,7 +159,7 @@ class Sharding {
           made.first = static_cast<std::int32_t>(i);
           if (!gathers_once()) {
             made.micro_batch = node.micro_batch;
-            made.direction = direction_of(node);
+            made.direction = direction;
           }
         }
         Residency& residency = residencies_[at->second];

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "weft/base/error.h"
+#include "weft/plan/passes/recompute.h"
 
 namespace weft {
 
@@ -13,10 +14,13 @@ namespace {
 // Nodes of one pass over one unit, in slots: computation up to the first exchange, that exchange, computation up to the
 // second, that exchange, the rest. Forward: mix, route | counts, dispatch | shared, experts | combine | join. Backward:
 // join' | combine' | experts', shared' and their weights | dispatch' | route', mix', weights.
+// A unit may compute again, in these slots, what its own layers need. What layers of earlier units must compute for it first
+// comes before the slots, alone.
 struct UnitPass {
   static constexpr std::size_t slots = 5;
   std::array<std::vector<Node>, slots> slot;
   std::size_t last = 0;
+  std::vector<Node> before;
 
   void add(const Node& node) {
     const bool exchange = node.lane == Lane::exchange;
@@ -29,18 +33,22 @@ struct UnitPass {
 class Weaver {
  public:
   Weaver(const Plan& plan, bool early_attention_backward) : plan_(plan), early_(early_attention_backward) {
-    for (const Node& node : plan.nodes) {
+    const std::vector<int> passes = units_of_passes(plan);
+    for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
+      const Node& node = plan.nodes[i];
       if (node.micro_batch < 0) {
         rest_.push_back(node);
         continue;
       }
-      const PlaceInfo& piece = plan.place_of(node);
+      const int unit = passes[i];
       const bool forward = node.phase == Phase::forward;
-      UnitPass& pass = (forward ? forward_ : backward_)[{node.micro_batch, piece.unit}];
-      pass.add(node);
+      UnitPass& pass = (forward ? forward_ : backward_)[{node.micro_batch, unit}];
+      if (unit == plan.place_of(node).unit)
+        pass.add(node);
+      else
+        pass.before.push_back(node);
       std::vector<int>& units = forward ? forward_units_ : backward_units_;
-      if (node.micro_batch == 0 && std::find(units.begin(), units.end(), piece.unit) == units.end())
-        units.push_back(piece.unit);
+      if (node.micro_batch == 0 && std::find(units.begin(), units.end(), unit) == units.end()) units.push_back(unit);
     }
   }
 
@@ -76,6 +84,7 @@ class Weaver {
       if ((node.phase == Phase::weight_gradient) == weights) out_.push_back(node);
   }
   void alone(const UnitPass& pass) {
+    put(pass.before);
     for (const std::vector<Node>& nodes : pass.slot) put(nodes);
   }
   static bool exchanges(const UnitPass& pass) { return !pass.slot[1].empty() || !pass.slot[3].empty(); }
@@ -84,6 +93,7 @@ class Weaver {
   // follow this unit's combine, beside weights and the forward join.
   void combined(const UnitPass& f, UnitPass& b, UnitPass* next) {
     if (!exchanges(b)) return around(f, b);
+    put(b.before);
     const std::vector<Node>& mix = f.slot[0];
     // A forward unit without an exchange hides both exchanges of the backward unit, with half of its nodes each.
     const auto half = exchanges(f) ? mix.end() : mix.begin() + static_cast<std::ptrdiff_t>((mix.size() + 1) / 2);
@@ -98,7 +108,7 @@ class Weaver {
     put(f.slot[2]);                            // shared, experts: beside dispatch'
     put(f.slot[3]);                            // exchange: combine
     if (!early_) put_phase(b.slot[4], false);  // route', mix': beside combine
-    if (next && exchanges(*next)) {
+    if (next && exchanges(*next) && next->before.empty()) {
       put(next->slot[0]);
       next->slot[0].clear();
     }
@@ -119,6 +129,7 @@ class Weaver {
     }
     put(f.slot[0]);
     put(f.slot[1]);
+    put(b.before);
     put(inputs);
     put(f.slot[2]);
     put(f.slot[3]);

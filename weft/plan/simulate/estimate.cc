@@ -24,7 +24,15 @@ void price(Plan& plan, const Module& module, const Pricer& pricer) {
 
 double total_flops(const Plan& plan) {
   double flops = 0;
-  for (const Node& node : plan.nodes) flops += node.flops;
+  for (const Node& node : plan.nodes)
+    if (node.phase != Phase::recompute) flops += node.flops;
+  return flops;
+}
+
+double recomputed_flops(const Plan& plan) {
+  double flops = 0;
+  for (const Node& node : plan.nodes)
+    if (node.phase == Phase::recompute) flops += node.flops;
   return flops;
 }
 

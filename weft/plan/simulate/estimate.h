@@ -21,7 +21,9 @@ using Pricer = std::function<PieceCost(const Module&, const Plan&, const Node&)>
 
 // Fills flops and bytes of every node that computes; each (place, phase) is priced once.
 void price(Plan& plan, const Module& module, const Pricer& pricer);
+// Of the model: what is computed again does not count.
 double total_flops(const Plan& plan);
+double recomputed_flops(const Plan& plan);
 
 struct ParameterCount {
   std::int64_t all = 0;

@@ -1,7 +1,7 @@
 // Turns the page's facts (JSON) and blocks (bytes), written by weft/plan/draw/timeline_page.cc, into typed arrays.
 
 const FORWARD = 0, BACKWARD = 1, WEIGHT = 2, UPDATE = 3, OTHER = 4, COMMUNICATION = 5;
-const CATEGORY_OF_PHASE = {forward: FORWARD, evaluate: FORWARD, backward: BACKWARD, weight_gradient: WEIGHT, update: UPDATE};
+const CATEGORY_OF_PHASE = {forward: FORWARD, evaluate: FORWARD, backward: BACKWARD, weight_gradient: WEIGHT, recompute: FORWARD, update: UPDATE};
 
 function bytesOfBase64(text) {
   const raw = atob(text.trim()), bytes = new Uint8Array(raw.length);
@@ -124,7 +124,7 @@ function readLabel(fields, strings) {
     label.uses.push({access: uses[i], buffer: strings[uses[i + 1]], perMicroBatch: uses[i + 2], size: uses[i + 3]});
   label.parameters = parameters.map((p) => strings[p]);
   // As in the schedule: a prime marks backward, a w a weight gradient.
-  label.short = label.piece + (label.phase === 'backward' ? '′' : label.phase === 'weight_gradient' ? ' w' : '');
+  label.short = label.piece + (label.phase === 'backward' ? '′' : label.phase === 'weight_gradient' ? ' w' : label.phase === 'recompute' ? ' again' : '');
   return label;
 }
 

@@ -1,7 +1,7 @@
 // Text: the heads of panels, the tooltip, the drawer with everything about a pinned node.
 
 const ACCESS_NAMES = ['reads', 'writes', 'adds to'];
-const PHASE_NAMES = {weight_gradient: 'weight gradient'};
+const PHASE_NAMES = {weight_gradient: 'weight gradient', recompute: 'computed again'};
 
 function field(name, ...value) { return [element('dt', name), element('dd', ...value)]; }
 

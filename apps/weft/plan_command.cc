@@ -182,6 +182,7 @@ int run_check_command(std::span<const std::string> words) {
       {"active_parameters", report.parameters.active},
       {"nodes", report.nodes},
       {"flops_per_step", report.flops},
+      {"recomputed_flops_per_step", report.recomputed_flops},
       {"tokens_per_step", report.tokens},
       {"memory",
        {{"total", m.total()},

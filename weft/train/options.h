@@ -20,6 +20,7 @@
 #include "weft/model/config.h"
 #include "weft/model/sharding_strategy.h"
 #include "weft/optim/schedule.h"
+#include "weft/plan/recomputation.h"
 #include "weft/train/flags.h"
 #include "weft/train/layer_choice.h"
 #include "weft/train/strictness.h"
@@ -202,6 +203,16 @@ struct ExecutionOptions {
   bool digest = false;
 };
 
+enum class RecomputeGranularity : std::uint8_t { none, full };
+enum class RecomputeMethod : std::uint8_t { none, uniform, block };
+
+// What the backward pass computes again.
+struct RecomputeOptions {
+  RecomputeGranularity granularity = RecomputeGranularity::none;
+  RecomputeMethod method = RecomputeMethod::none;
+  std::int64_t num_layers = 0;  // 0: not given
+};
+
 struct TrainOptions {
   ModelOptions model;
   LayoutOptions layout;
@@ -214,6 +225,7 @@ struct TrainOptions {
   LoggingOptions logging;
   CheckpointOptions checkpoint;
   ExecutionOptions execution;
+  RecomputeOptions recompute;
 
   std::vector<std::string> config, explain;
 };
@@ -226,6 +238,7 @@ void add_train_flags(FlagTable& flags, TrainOptions& options);
 void add_layer_flags(FlagTable& flags, ModelOptions& options);  // those that make a pattern, without --num-experts
 void add_model_flags(FlagTable& flags, ModelOptions& options);
 void add_optimizer_flags(FlagTable& flags, OptimizerOptions& options);
+void add_recompute_flags(FlagTable& flags, RecomputeOptions& options);
 void add_sharding_flags(FlagTable& flags, ShardingOptions& options);
 void add_foreign_flags(FlagTable& flags);  // of Megatron's: accepted with a note, or refused with a reason
 
@@ -259,6 +272,13 @@ ShardingStrategy strategy_of(const TrainOptions& options);
 std::vector<std::string> sharding_notes(const TrainOptions& options);
 void throw_problems(const std::vector<std::string>& problems);  // one UserError with all of them; none: returns
 void check_options(const TrainOptions& options);
+
+// What is wrong with them, why a flag that is set has no effect ("": it has one), what a plan makes of them, and how they were
+// written ("": nothing is computed again).
+std::vector<std::string> find_recompute_problems(const RecomputeOptions& options);
+std::string why_recomputing_is_idle(const std::string& flag, const RecomputeOptions& options);
+Recomputation recomputation_of(const RecomputeOptions& options);
+std::string recompute_text(const RecomputeOptions& options);
 
 // The coefficients of the losses that balance experts; returns what is wrong with the options, if anything is.
 std::optional<std::string> balance_losses(const ModelOptions& model, BalanceSpec& balance);

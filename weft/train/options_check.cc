@@ -374,6 +374,7 @@ std::vector<std::string> find_problems(const TrainOptions& options) {
   check_optimizer(problems, options);
   check_sharding(problems, options);
   if (layout_is_good) check_instances(problems, options);
+  for (std::string& problem : find_recompute_problems(options.recompute)) problems.add_message(std::move(problem));
   const ExecutionOptions& execution = options.execution;
   if (execution.deterministic_mode && execution.attention_backward == AttentionBackwardKind::fastest)
     problems.add("--attention-backward", "fastest", "two runs of it differ; drop it or --deterministic-mode");

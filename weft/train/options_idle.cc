@@ -129,6 +129,7 @@ class Idle {
     if (flag.name == "--overlap-dispatch-backward-with-experts-wgrad" && o_.execution.overlap_moe_expert_parallel_comm)
       return "--overlap-moe-expert-parallel-comm already hides this exchange; drop one of the two";
     if (const std::string reason = of_sharding(flag); !reason.empty()) return reason;
+    if (const std::string reason = why_recomputing_is_idle(flag.name, o_.recompute); !reason.empty()) return reason;
     if (flag.name == "--emulate-network" && o_.layout.ranks == 1) return "there is only one rank; add --ranks N";
     const CheckpointOptions& checkpoint = o_.checkpoint;
     if (is_one_of(flag, {"--save-interval", "--async-save", "--keep-last", "--no-save-optim"}) &&

@@ -239,6 +239,7 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
       .limited_to(1 << 20);
 
   add_sharding_flags(flags, options.sharding);
+  add_recompute_flags(flags, options.recompute);
   add_logging_flags(flags, options.logging);
   add_checkpoint_flags(flags, options.checkpoint);
   flags.section("Execution");

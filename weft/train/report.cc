@@ -23,6 +23,7 @@ PlanReport report_of(const Module& module, const Plan& plan, const MemoryPlan& m
   report.divided = divided_memory(plan, memory);
   report.ranks = module.layout.ranks();
   report.flops = total_flops(plan);
+  report.recomputed_flops = recomputed_flops(plan);
   report.traffic = traffic_of(plan, module.layout);
   report.tokens = options.batch.global_batch_size * options.batch.seq_length;
   return report;
@@ -63,6 +64,8 @@ std::string to_text(const PlanReport& r) {
   row("plan", fmt::format("{} nodes{}, checked", r.nodes, each));
   row("work", fmt::format("{}FLOP{} and {} tokens per step", human_count(r.flops), each,
                           human_count(static_cast<double>(r.tokens))));
+  if (r.recomputed_flops > 0)
+    row("", fmt::format("{}FLOP{} more to recompute what is not kept", human_count(r.recomputed_flops), each));
   if (r.product_peak > 0)
     row("peak", fmt::format("{:.1f} TFLOP/s in large products, measured", r.product_peak * 1e-12));
   if (r.estimate) {
@@ -137,6 +140,7 @@ std::string about_text(const TrainOptions& o, const std::string& pattern, std::i
   if (e.delay_wgrad_compute) parts.emplace_back("--delay-wgrad-compute");
   if (e.overlap_dispatch_backward_with_experts_wgrad)
     parts.emplace_back("--overlap-dispatch-backward-with-experts-wgrad");
+  if (std::string recompute = recompute_text(o.recompute); !recompute.empty()) parts.push_back(std::move(recompute));
   if (e.overlap_optimizer) parts.emplace_back("--overlap-optimizer");
   if (!e.emulate_network.empty()) parts.push_back("--emulate-network " + e.emulate_network);
   if (!is_short) parts.push_back(pattern);

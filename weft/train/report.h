@@ -28,6 +28,7 @@ struct PlanReport {
   std::int64_t library_bytes = -1;  // -1: not measured
   std::int64_t ranks = 1;
   double flops = 0;                          // per step and rank
+  double recomputed_flops = 0;               // on top of these
   std::int64_t tokens = 0;                   // per step, of all ranks
   double product_peak = 0;                   // FLOP/s measured in large products; 0: not measured
   std::array<double, lane_count> traffic{};  // bytes that a rank sends in a step, by lane

@@ -30,6 +30,7 @@ SessionOptions session_options(const TrainOptions& o, const ModelConfig& config,
   s.plan.early_attention_backward = o.execution.ep_overlap_early_attn_memory_release;
   s.plan.delay_weight_gradients = o.execution.delay_wgrad_compute;
   s.plan.overlap_dispatch_backward = o.execution.overlap_dispatch_backward_with_experts_wgrad;
+  s.plan.recomputation = recomputation_of(o.recompute);
   s.plan.overlap_updates = o.execution.overlap_optimizer;
   s.ranks.parallel = o.execution.executor == ExecutorKind::parallel;
   s.ranks.executor.graph = o.execution.cuda_graph == GraphKind::full;

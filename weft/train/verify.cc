@@ -55,6 +55,7 @@ TrainOptions oracle_of(const TrainOptions& options) {
   oracle.execution.overlap_dispatch_backward_with_experts_wgrad = oracle.execution.overlap_optimizer = false;
   oracle.execution.emulate_network.clear();
   oracle.sharding = {};
+  oracle.recompute = {};
   return oracle;
 }
 

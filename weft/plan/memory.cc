@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -15,15 +16,26 @@ std::int64_t aligned(std::int64_t bytes) {
   return (bytes + MemoryPlan::alignment - 1) / MemoryPlan::alignment * MemoryPlan::alignment;
 }
 
-// Best fit on a list of free ranges, in the order of the nodes. Ranges remember their last users.
+// A list of free ranges, in the order of the nodes. Ranges remember their last users.
 class FreeList {
  public:
   explicit FreeList(std::int64_t base) : end_(base) {}
 
-  std::int64_t take(std::int64_t bytes, LaneMarks& users) {
-    const auto fit = by_size_.lower_bound({bytes, 0});
-    if (fit == by_size_.end()) return grow(bytes, users);
-    const std::int64_t at = fit->second;
+  // The range that fits best. known_done: where the node that takes it over should not wait for others, what is known to be
+  // done then; it gets the best fit among the ranges whose users are done, and if there is none, the range whose users
+  // come first in the list, since they are likely to be done.
+  std::int64_t take(std::int64_t bytes, const LaneMarks* known_done, LaneMarks& users) {
+    auto best = by_size_.lower_bound({bytes, 0});
+    if (best == by_size_.end()) return grow(bytes, users);
+    if (known_done) {
+      std::int32_t least = std::numeric_limits<std::int32_t>::max();
+      for (auto at = best; at != by_size_.end() && least >= 0; ++at)
+        if (const std::int32_t user = last_user_to_wait_for(ranges_.at(at->second).users, *known_done); user < least) {
+          best = at;
+          least = user;
+        }
+    }
+    const std::int64_t at = best->second;
     const Range range = ranges_.at(at);
     remove(at);
     if (range.bytes > bytes) insert(at + bytes, {range.bytes - bytes, range.users});
@@ -61,6 +73,13 @@ class FreeList {
     LaneMarks users;
   };
 
+  // -1: all are done.
+  static std::int32_t last_user_to_wait_for(const LaneMarks& users, const LaneMarks& now) {
+    std::int32_t last = -1;
+    for (std::size_t lane = 0; lane < lane_count; ++lane)
+      if (users[lane] > now[lane]) last = std::max(last, users[lane]);
+    return last;
+  }
   // Nothing fits: extends the free range at the end, if there is one.
   std::int64_t grow(std::int64_t bytes, LaneMarks& users) {
     std::int64_t at = end_;
@@ -160,8 +179,8 @@ MemoryPlan plan_memory(const Plan& plan) {
   memory.step_values_end = place(fixed[1]);
   memory.step = place(fixed[2]);
 
-  // Memory used on other lanes is handed out again only where its users are known to be done, so that reuse delays no
-  // lane.
+  // Memory is free again where its users are known to be done, by the lane that has got there. Another lane may have to
+  // wait for them before it takes the memory over; take() avoids that where it can.
   const std::vector<LaneMarks> waits = lane_waits_by_use(plan);
   LaneClocks clocks(plan.nodes.size());
   struct Freed {
@@ -186,7 +205,8 @@ MemoryPlan plan_memory(const Plan& plan) {
     std::stable_sort(begins[i].begin(), begins[i].end(), [&](auto a, auto b) { return bytes_of(a) > bytes_of(b); });
     for (std::int32_t buffer : begins[i]) {
       LaneMarks before;
-      memory.offset[static_cast<std::size_t>(buffer)] = arena.take(bytes_of(buffer), before);
+      memory.offset[static_cast<std::size_t>(buffer)] =
+          arena.take(bytes_of(buffer), lane_communicates(plan.nodes[i].lane) ? nullptr : &now, before);
       if (!passed(before, now)) {
         memory.reuses.push_back({NodeId(static_cast<std::int64_t>(i)), before});
         join(now, before);

@@ -1,6 +1,6 @@
 // Where every buffer is. A buffer lives from its first to its last use, in list order. Activations, scratch and
-// gathered parameters share one arena by these lifetimes; everything else keeps its place for the whole step. Memory
-// used on another lane is taken over only where its users are known to be done, so that reuse delays no lane. The arena
+// gathered parameters share one arena by these lifetimes; everything else keeps its place for the whole step. A node takes
+// over memory whose users are known to be done, if there is any, so that reuse rarely delays a lane. The arena
 // begins with what the host writes before a step, inputs and step values that no node writes, so that one copy
 // transfers all of it. The step values that nodes write follow.
 #pragma once

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "weft/base/error.h"
 #include "weft/execute/parallel_executor.h"
 #include "weft/execute/stream_executor.h"
 
@@ -23,7 +24,9 @@ std::string why_threads(const PreparedPlan& plan) {
 
 std::unique_ptr<Executor> make_executor(const PreparedPlan& plan, Device& device, Stream& stream,
                                         const ExecutorOptions& options, const StreamMemory& memory) {
-  if (!device.asynchronous()) return std::make_unique<ParallelExecutor>(plan, device, stream);
+  if (!device.asynchronous())
+    return std::make_unique<ParallelExecutor>(plan, device, stream, "", options.least_seconds);
+  WEFT_CHECK(options.least_seconds.empty(), "{} queues its work: nodes cannot be made longer", device.name());
   const std::string why = why_threads(plan);
   if (why.empty()) return std::make_unique<StreamExecutor>(plan, device, stream, options, memory);
   return std::make_unique<ParallelExecutor>(plan, device, stream, why);

@@ -39,6 +39,9 @@ class Executor {
 struct ExecutorOptions {
   bool graph = true;                     // replay steps as one graph, on a device that queues its work
   std::optional<int> update_processors;  // for updates that run beside other nodes; 0: no division; unset: tried out
+  // By node of the plan, in seconds: it lasts at least so long and sleeps for the rest, as on a machine that computes
+  // slower than it communicates. Empty: no node waits. Only where a lane is a thread that computes.
+  std::vector<double> least_seconds;
 };
 
 // On a device that queues its work, if nothing in a step waits on the host, one thread queues all lanes or replays them

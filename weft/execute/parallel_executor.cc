@@ -4,6 +4,8 @@
 #include <chrono>
 #include <system_error>
 
+#include <sys/prctl.h>
+
 #include "weft/base/error.h"
 #include "weft/execute/lane_priority.h"
 
@@ -15,6 +17,14 @@ constexpr int spins = 2000;  // waking a sleeping thread takes tens of microseco
 constexpr std::uint32_t everything = 1u << 28;  // ends every wait of a failed step
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+// Of the clock of now().
+void sleep_until(double end) {
+  if (now() >= end) return;
+  prctl(PR_SET_TIMERSLACK, 1UL);  // of this thread: wake on time, not 50 us late
+  std::this_thread::sleep_until(std::chrono::steady_clock::time_point(
+      std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(end))));
+}
 
 void relax() {
 #if defined(__x86_64__)
@@ -35,12 +45,16 @@ void wait_until(const std::atomic<std::uint32_t>& value, std::uint32_t least) {
 
 }  // namespace
 
-ParallelExecutor::ParallelExecutor(const PreparedPlan& plan, Device& device, Stream& stream, std::string why_no_graph)
+ParallelExecutor::ParallelExecutor(const PreparedPlan& plan, Device& device, Stream& stream, std::string why_no_graph,
+                                   std::vector<double> least_seconds)
     : plan_(plan),
       device_(device),
       stream_(stream),
       why_no_graph_(std::move(why_no_graph)),
+      least_seconds_(std::move(least_seconds)),
       queues_(device.asynchronous()) {
+  WEFT_CHECK(least_seconds_.empty() || least_seconds_.size() == plan.plan().nodes.size(), "times of {} nodes, not {}",
+             least_seconds_.size(), plan.plan().nodes.size());
   if (queues_) start_ = device.make_event();
   build_queues();
   try {
@@ -118,10 +132,11 @@ bool ParallelExecutor::run_nodes(LaneQueue& queue, Stream& stream) {
       for (const Wait& wait : node.waits)
         if (!wait_for(wait, stream)) return false;
       if (failed_.load(std::memory_order_acquire)) return false;
-      const double start = times_.empty() ? 0 : now();
+      const double start = times_.empty() && least_seconds_.empty() ? 0 : now();
       const std::size_t i = node.node.index();
       if (queues_ && !times_.empty()) node_times_[2 * i]->record(stream);
       plan_.run_node(node.node, stream);
+      if (!least_seconds_.empty()) sleep_until(start + least_seconds_[i]);
       if (node.done) node.done->record(stream);
       if (!times_.empty()) {
         if (queues_)

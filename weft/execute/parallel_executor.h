@@ -19,8 +19,9 @@ namespace weft {
 class ParallelExecutor : public Executor {
  public:
   // The compute lane runs on the calling thread and `stream`; every other lane that the plan uses has its own thread.
-  // why_no_graph: why a device that queues its work does not replay steps as a graph.
-  ParallelExecutor(const PreparedPlan& plan, Device& device, Stream& stream, std::string why_no_graph = {});
+  // why_no_graph: why a device that queues its work does not replay steps as a graph. least_seconds: see ExecutorOptions.
+  ParallelExecutor(const PreparedPlan& plan, Device& device, Stream& stream, std::string why_no_graph = {},
+                   std::vector<double> least_seconds = {});
   ~ParallelExecutor() override;
   ParallelExecutor(const ParallelExecutor&) = delete;
   ParallelExecutor& operator=(const ParallelExecutor&) = delete;
@@ -64,7 +65,8 @@ class ParallelExecutor : public Executor {
   Device& device_;
   Stream& stream_;
   const std::string why_no_graph_;
-  const bool queues_;  // operations return when their work is queued
+  const std::vector<double> least_seconds_;  // by node, or empty
+  const bool queues_;                        // operations return when their work is queued
   std::vector<std::unique_ptr<LaneQueue>> lanes_;
   std::vector<NodeTime> times_;
   std::unique_ptr<Event> start_;                    // of a step, where work is queued

@@ -9,6 +9,7 @@
 namespace weft {
 
 void put_communication_first() {
+  if (syscall(SYS_sched_getscheduler, 0) != SCHED_NORMAL) return;
   constexpr int nice = -10;  // for root, or within RLIMIT_NICE
   sched_attr attributes{};
   attributes.size = sizeof(attributes);

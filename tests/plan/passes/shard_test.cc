@@ -9,6 +9,7 @@
 #include "tests/plan/plans.h"
 #include "weft/plan/check/check_ranks.h"
 #include "weft/plan/divided_memory.h"
+#include "weft/plan/simulate/traffic.h"
 #include "weft/plan/text.h"
 
 namespace weft {
@@ -39,19 +40,6 @@ StepPlan step_of(const ShardCase& c) {
   options.adam.clip = c.clip;
   options.plan = c.plan;
   return plan_step(options);
-}
-
-ShardCase woven(ShardCase c = {}) {
-  c.plan.micro_batches = 3;
-  c.plan.weave = true;
-  return c;
-}
-
-std::int64_t bytes_gathered(const Plan& plan) {
-  std::int64_t bytes = 0;
-  for (const NodeCollective& c : plan.collectives)
-    if (c.kind == CollectiveKind::all_gather) bytes += c.bytes;
-  return bytes;
 }
 
 int count(const Plan& plan, CollectiveKind kind) {
@@ -176,10 +164,39 @@ TEST(Shard, of_eight_equal_units_two_are_gathered_at_a_time_or_three_when_woven)
     }
 }
 
-TEST(Shard, woven_plans_gather_the_bytes_of_plain_ones) {
-  ShardCase plain = woven();
-  plain.plan.weave = false;
-  EXPECT_EQ(bytes_gathered(step_of(woven()).plan), bytes_gathered(step_of(plain).plan));
+// Whatever the order of a step and however its gathers are grouped, what is gathered and reduced is the same: it follows
+// from what nodes use. Only strategies differ.
+TEST(Shard, every_order_and_grouping_sends_the_bytes_of_the_plain_plan) {
+  for (const char* pattern : {"[*E][*-]E", "M[*E]G-/[*E]"})
+    for (const ShardingStrategy strategy : {optim, optim_grads, optim_grads_params}) {
+      ShardCase plain;
+      plain.pattern = pattern;
+      plain.strategy = strategy;
+      plain.expert_ranks = 2;
+      plain.plan.micro_batches = 3;
+      const auto traffic = [](const ShardCase& c) {
+        const StepPlan step = step_of(c);
+        const auto sent = traffic_of(step.plan, step.module.layout);
+        return std::pair{sent[static_cast<std::size_t>(Lane::gather)], sent[static_cast<std::size_t>(Lane::reduce)]};
+      };
+      const auto expected = traffic(plain);
+      EXPECT_GT(expected.first, 0);
+      for (const bool by_piece : {false, true})
+        for (const std::int64_t ahead : {std::int64_t{-1}, std::int64_t{0}, std::int64_t{1} << 40})
+          for (const bool two_buffers : {false, true})
+            for (int order = 0; order < 5; ++order) {
+              ShardCase c = plain;
+              c.plan.gather_by_piece = by_piece;
+              c.plan.gather_ahead = ahead;
+              c.plan.two_buffers = two_buffers;
+              c.plan.weave = order == 1 || order == 2 || order == 4;
+              c.plan.delay_weight_gradients = order == 2 || order == 4;
+              c.plan.overlap_dispatch_backward = order == 3;
+              c.plan.overlap_updates = order == 4;
+              EXPECT_EQ(traffic(c), expected) << pattern << ", " << name_of(strategy) << ", by piece " << by_piece
+                                              << ", ahead " << ahead << ", two " << two_buffers << ", order " << order;
+            }
+    }
 }
 
 TEST(Shard, gathers_come_before_their_use_as_far_as_the_bound_allows) {

@@ -53,9 +53,9 @@ TEST_P(Verify, WovenAndDelayedIsTheOracle) {
 INSTANTIATE_TEST_SUITE_P(Patterns, Verify,
                          ::testing::Values("MEM*EME", "M[M*]-[GE]", "[+E][DE]", "[*-][*E]/[*E]/[*E]"));
 
-// The command lines of those who train sharded with overlap.
+// The command lines of those who train sharded with overlap (scenario A4), and with two buffers.
 TEST(VerifySharded, WhateverIsDividedIsTheOracle) {
-  for (const char* strategy : {"optim", "optim_grads", "optim_grads_params"})
+  for (const char* strategy : {"no_shard", "optim", "optim_grads", "optim_grads_params"})
     for (const bool delay : {false, true}) {
       Words run = {"verify",
                    "--pattern",
@@ -91,6 +91,7 @@ TEST(VerifySharded, WhateverIsDividedIsTheOracle) {
                    "--fp64",
                    "--json"};
       if (delay) run.emplace_back("--delay-wgrad-compute");
+      if (delay && strategy == std::string("optim_grads_params")) run.emplace_back("--fsdp-double-buffer");
       const Json report = parse_json(expect_done(run), "verify");
       EXPECT_EQ(report.at("equal"), true) << strategy << report.dump(1);
       EXPECT_LE(report.at("tolerance"), 1e-9);

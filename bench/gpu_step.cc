@@ -120,7 +120,7 @@ void fill_parameters(Session& session) {
       else
         ops.cast(stream, {random.slice_rows(0, n), flat.slice_rows(at, n)});
     }
-    for (ValueId state : {states.m, states.v, states.remainder})
+    for (ValueId state : states.all())
       if (state.valid()) ops.fill(stream, {session.storage().state(state), 0});
   }
   stream.synchronize();
@@ -169,7 +169,7 @@ void run(const std::string& name, const BenchOptions& options) {
   o.length = length;
   o.ranks.parallel = true;
   o.plan.overlap_updates = options.late_updates;
-  o.adam.clip = options.clip;
+  o.optimizer.clip = options.clip;
   o.repeatable_attention = !options.fast_attention;
   o.logits_slice_bytes = std::int64_t{1} << 30;
   Session session(*device, o);

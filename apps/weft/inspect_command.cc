@@ -33,7 +33,8 @@ struct Contents {
   Totals all;
   TotalsByName by_content, by_dtype;
   bool optimizer() const {
-    return by_content.contains("first_moment") || by_content.contains("second_moment") ||
+    return std::any_of(std::begin(optimizer_states), std::end(optimizer_states),
+                       [&](Content state) { return by_content.contains(std::string(name_of(state))); }) ||
            by_content.contains("optimizer");
   }
 };

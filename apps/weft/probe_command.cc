@@ -58,7 +58,7 @@ int run_probe_command(std::span<const std::string> words) {
   Json result;
   if (with_trajectory) {
     TrajectoryOptions t;
-    t.adam = {optimizer.adam_beta1, optimizer.adam_beta2, optimizer.adam_eps, optimizer.clip_grad, optimizer.decay_all};
+    t.optimizer = optimizer_spec(optimizer);
     t.learning_rate = optimizer.lr;
     t.weight_decay = optimizer.weight_decay;
     const TrajectoryResult r = probe_trajectory(*device, options, t);

@@ -36,7 +36,7 @@ Plan plan_of(const RankCase& c) {
   StepOptions step;
   step.config = c.config;
   step.module = options;
-  step.adam.clip = c.clip;
+  step.optimizer.clip = c.clip;
   step.plan.micro_batches = c.micro_batches;
   step.plan.weave = c.weave;
   step.plan.delay_weight_gradients = c.delay;

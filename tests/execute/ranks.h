@@ -35,7 +35,8 @@ struct RankCase {
   bool weave = false, delay = false, dispatch = false, parallel = false, early = false, overlap_updates = false;
   bool graph = true;  // where a device has them
   bool bf16_gradients = false, float_gradient_parts = false;
-  double clip = 1;  // 0: none, and updates need not wait for a norm
+  OptimizerSpec optimizer;
+  double clip = 1;  // of the optimizer; 0: none, and updates need not wait for a norm
   ShardingStrategy sharding = ShardingStrategy::no_shard;
   Recomputation recomputation;
   bool gather_by_piece = true, two_buffers = false;
@@ -99,7 +100,8 @@ inline SessionOptions options_of(const RankCase& c, World* world) {
   o.ranks.executor.graph = c.graph;
   o.plan.recomputation = c.recomputation;
   o.plan.overlap_updates = c.overlap_updates;
-  o.adam.clip = c.clip;
+  o.optimizer = c.optimizer;
+  o.optimizer.clip = c.clip;
   o.sharding = c.sharding;
   o.shard_over_instances = c.shard_over_instances;
   o.plan.gather_by_piece = c.gather_by_piece;

@@ -25,7 +25,7 @@ inline ModelConfig small_config(const std::string& pattern) {
 }
 
 inline StepPlan small_step(const std::string& pattern, const PlanOptions& plan, const Layout& layout = {},
-                           const AdamOptions& adam = {}, ShardingStrategy sharding = ShardingStrategy::no_shard,
+                           const OptimizerSpec& optimizer = {}, ShardingStrategy sharding = ShardingStrategy::no_shard,
                            bool shard_over_instances = false) {
   StepOptions options;
   options.config = small_config(pattern);
@@ -34,7 +34,7 @@ inline StepPlan small_step(const std::string& pattern, const PlanOptions& plan, 
   options.module.layout = layout;
   options.module.sharding = sharding;
   options.module.shard_over_instances = shard_over_instances;
-  options.adam = adam;
+  options.optimizer = optimizer;
   options.plan = plan;
   return plan_step(options);
 }

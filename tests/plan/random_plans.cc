@@ -145,7 +145,7 @@ StepOptions options_of(const RandomCase& c) {
   options.module.layout = c.layout();
   options.module.sharding = c.sharding;
   options.module.shard_over_instances = c.over_instances;
-  if (!c.clips) options.adam.clip = 0;
+  if (!c.clips) options.optimizer.clip = 0;
   options.plan = c.options;
   return options;
 }

@@ -34,7 +34,7 @@ GOOD = {
     "weft/comm/nccl/nccl.cc": '#include <nccl.h>\n#include <cuda_runtime.h>\n#include "weft/device/cuda/stream.h"\n',
     "weft/model/layers/mlp.cc": '#include "weft/device/device.h"\n#include "weft/grid/grid.h"\n',
     "weft/plan/passes/weave.cc": '#include "weft/plan/plan.h"\n#include "weft/model/model.h"\n',
-    "weft/execute/serial.cc": '#include "weft/comm/communicator.h"\n#include "weft/optim/adamw.h"\n',
+    "weft/execute/serial.cc": '#include "weft/comm/communicator.h"\n#include "weft/optim/updates.h"\n',
     "weft/train/loop.cc": '#include "weft/execute/serial.h"\n#include "weft/data/tokens.h"\n',
     "apps/weft/main.cc": '#include "apps/weft/flags.h"\n#include "weft/device/cuda/device.h"\n',
     "tests/device/cpu_test.cc": '#include <cuda_runtime.h>\n#include "weft/device/cpu/gemm.h"\n',

@@ -85,7 +85,11 @@ TEST_P(Golden, trajectory_of_six_steps) {
   CpuDevice device;
   const Json golden = read_json(folder() / "golden.json")["trajectory"];
   TrajectoryOptions t;
-  t.adam = {golden["betas"][0], golden["betas"][1], golden["eps"], golden["clip_grad"], true};
+  t.optimizer.beta1 = golden["betas"][0];
+  t.optimizer.beta2 = golden["betas"][1];
+  t.optimizer.eps = golden["eps"];
+  t.optimizer.clip = golden["clip_grad"];
+  t.optimizer.decay_all = true;
   t.learning_rate = golden["lr"];
   t.weight_decay = golden["weight_decay"];
   const TrajectoryResult result = probe_trajectory(device, options(), t);

@@ -10,9 +10,9 @@ TEST(OptionsForeign, ForeignFlagsThatAskForNothing) {
   const ParsedOptions run(
       "--use-mcore-models --transformer-impl local --no-gradient-accumulation-fusion --moe-grouped-gemm "
       "--moe-permute-fusion --use-flash-attn --num-workers 2 --attention-softmax-in-fp32 "
-      "--no-masked-softmax-fusion --manual-gc --attention-dropout 0.0 --hidden-dropout 0 --optimizer adam "
+      "--no-masked-softmax-fusion --manual-gc --attention-dropout 0.0 --hidden-dropout 0 "
       "--moe-router-dtype fp32 --moe-token-dispatcher-type alltoall");
-  EXPECT_EQ(run.flags.notes().size(), 15u);
+  EXPECT_EQ(run.flags.notes().size(), 14u);
   EXPECT_EQ(run.flags.notes()[1], "--transformer-impl local: Weft has one implementation.");
 }
 
@@ -25,7 +25,6 @@ TEST(OptionsForeign, ForeignFlagsThatAreRefused) {
       error_of("--position-embedding-type learned_absolute"),
       "--position-embedding-type learned_absolute: Weft has no learned positions; choose one of rope, none, yarn");
   EXPECT_EQ(error_of("--fp16"), "--fp16: Weft does not train in fp16, whose range needs loss scaling; use --bf16");
-  EXPECT_EQ(error_of("--optimizer sgd"), "--optimizer sgd: Weft has only AdamW; use --optimizer adam or drop the flag");
   EXPECT_EQ(error_of("--moe-router-score-function sqrtsoftplus"),
             "--moe-router-score-function sqrtsoftplus: Weft has no such score; choose one of softmax, sigmoid");
 }

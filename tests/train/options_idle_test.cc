@@ -65,6 +65,9 @@ TEST(OptionsIdle, FlagsThatNeedAnother) {
   EXPECT_EQ(problem_of("--lr-decay-style constant --min-lr 1e-4"),
             "--min-lr 0.0001: with --lr-decay-style constant the learning rate does not fall; drop the flag");
   EXPECT_EQ(problem_of("--lr-warmup-init 1e-5"), "--lr-warmup-init 1e-05: there is no warm-up; set --lr-warmup-iters");
+  for (const std::string flag : {"--adam-beta1 0.8", "--adam-beta2 0.999", "--adam-eps 1e-05"})
+    EXPECT_EQ(problem_of("--optimizer sgd " + flag), flag + ": only --optimizer adam uses it; drop the flag");
+  EXPECT_EQ(problem_of("--sgd-momentum 0.5"), "--sgd-momentum 0.5: only --optimizer sgd uses it; drop the flag");
   EXPECT_EQ(problem_of("--ep-overlap-early-attn-memory-release"),
             "--ep-overlap-early-attn-memory-release: needs --overlap-moe-expert-parallel-comm");
   EXPECT_EQ(problem_of("--overlap-moe-expert-parallel-comm --overlap-dispatch-backward-with-experts-wgrad"),
@@ -89,6 +92,7 @@ TEST(OptionsIdle, WhatIsSetToItsDefaultAsksForNothing) {
        {"--pattern *- --moe-aux-loss-coeff 0 --moe-router-topk 2 --moe-router-load-balancing-type aux_loss",
         "--pattern MM --position-embedding-type none --disable-bias-linear --swiglu --num-attention-heads 4",
         "--no-rope --rotary-percent 1.0 --rotary-base 10000", "--split 969,30,1 --min-lr 0 --lr-decay-style constant",
+        "--optimizer sgd --adam-beta1 0.9 --adam-beta2 0.95 --adam-eps 1e-8", "--optimizer adamw --sgd-momentum 0.9",
         "--pattern [+E] --rotary-scaling-factor 40 --mscale 0.5", "--pattern */* --mtp-loss-scaling-factor 0.3"})
     EXPECT_EQ(problem_of(words), "no error") << words;
 }

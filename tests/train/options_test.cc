@@ -370,6 +370,9 @@ TEST(Options, SchedulesThatCannotBe) {
             "--weight-decay 0.01; drop them, or use linear or cosine");
   EXPECT_EQ(problem_of("--start-weight-decay 0.2 --end-weight-decay 0.1 --weight-decay-incr-style linear"),
             "--end-weight-decay 0.1: is below --start-weight-decay 0.2; raise it");
+  EXPECT_EQ(error_of("--sgd-momentum 1"), "--sgd-momentum: 1 is out of range; it must be at least 0 and below 1");
+  EXPECT_EQ(error_of("--optimizer muon"),
+            "--optimizer muon: Weft has no such optimizer; choose one of adam, adamw, sgd");
   EXPECT_EQ(error_of("--adam-beta2 1"), "--adam-beta2: 1 is out of range; it must be at least 0 and below 1");
 }
 

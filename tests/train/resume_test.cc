@@ -85,6 +85,87 @@ TEST(Resume, LoadsWithAnyShardingStrategy) {
   }
 }
 
+RankCase sgd_case(int ranks) {
+  RankCase c = resumed_case(ranks, ranks == 1 ? 1 : 2, DType::bf16);
+  c.optimizer.kind = OptimizerKind::sgd;
+  c.micro_batches = 4 / ranks;
+  if (ranks > 1) c.sharding = ranks == 2 ? ShardingStrategy::optim : ShardingStrategy::optim_grads_params;
+  c.instances = ranks == 4 ? 2 : 1;
+  c.shard_over_instances = ranks == 4;
+  return c;
+}
+
+TEST(Resume, GoesOnWithSgdBitForBitAtEveryStep) {
+  for (const int ranks : {1, 2, 4}) {
+    RankCase c = sgd_case(ranks);
+    c.weave = c.delay = c.overlap_updates = c.parallel = ranks == 4;
+    if (ranks == 2) c.optimizer.momentum = 0;
+    const ResumedCase resumed{fmt::format("{} rank(s), sgd", ranks), c,
+                              ranks == 1 ? Saves::at_every_step : Saves::beside_every_step};
+    const TemporaryFolder folder;
+    const auto straight = on_thread_ranks(c, [&](World* world) { return straight_lines(resumed, world); });
+    EXPECT_EQ(on_thread_ranks(c, [&](World* world) { return resumed_lines(resumed, world, folder.file("run")); }),
+              straight);
+  }
+}
+
+TEST(Resume, LoadsTheMomentumOfSgdIntoAnyLayout) {
+  for (const int ranks : {1, 2, 4}) {
+    const TemporaryFolder folder;
+    const RunOutcome saved = run(sgd_case(ranks), 0, 2, {}, folder.file("run"));
+    EXPECT_NE(saved.states, std::string(32, '0'));
+    for (const int other : {1, 2, 4}) {
+      const RunOutcome loaded = run(sgd_case(other), 2, 2, folder.file("run"), {});
+      EXPECT_EQ(loaded.weights, saved.weights) << ranks << " to " << other;
+      EXPECT_EQ(loaded.states, saved.states) << ranks << " to " << other;
+    }
+  }
+}
+
+TEST(Resume, NamesTheOptimizerThatTheStateIsOf) {
+  const RankCase adam = small_case("[*-]");
+  RankCase sgd = adam, descent = adam;
+  sgd.optimizer.kind = descent.optimizer.kind = OptimizerKind::sgd;
+  descent.optimizer.momentum = 0;
+  const TemporaryFolder folder;
+  const auto error_of = [&](const RankCase& saved, const RankCase& loaded, bool optimizer = true) -> std::string {
+    const std::string dir = folder.file("run");
+    std::filesystem::remove_all(dir);
+    run(saved, 0, 1, {}, dir);
+    CpuDevice device;
+    Session session(device, options_of(loaded, nullptr));
+    try {
+      LoadOptions options;
+      options.optimizer = optimizer;
+      load_checkpoint(session, *open_checkpoint(*find_checkpoint(dir), loaded.config), options);
+    } catch (const UserError& error) {
+      return std::string(error.what()).substr(dir.size());
+    }
+    return "";
+  };
+  const auto other = [](const std::string& there, const std::string& here) {
+    return fmt::format(
+        "/iter_0000001: the optimizer's state in it is that of {}, and this run has {}: choose the same optimizer, or "
+        "load the checkpoint with --no-load-optim or --finetune",
+        there, here);
+  };
+  EXPECT_EQ(error_of(adam, sgd),
+            other("--optimizer adam (the first moment of language.main.embedding)", "--optimizer sgd"));
+  EXPECT_EQ(error_of(adam, descent), other("--optimizer adam (the first moment of language.main.embedding)",
+                                           "--optimizer sgd --sgd-momentum 0"));
+  const std::string momentum = "--optimizer sgd with --sgd-momentum above 0 (the momentum of language.main.embedding)";
+  EXPECT_EQ(error_of(sgd, adam), other(momentum, "--optimizer adam"));
+  EXPECT_EQ(error_of(sgd, descent), other(momentum, "--optimizer sgd --sgd-momentum 0"));
+  EXPECT_EQ(error_of(descent, sgd),
+            "/iter_0000001: the optimizer's state is not in the checkpoint (the momentum of language.main.embedding); "
+            "load it "
+            "with --no-load-optim or --finetune");
+  EXPECT_EQ(error_of(descent, descent), "");
+  const RankCase* const cases[] = {&adam, &sgd, &descent};
+  for (const RankCase* saved : cases)
+    for (const RankCase* loaded : cases) EXPECT_EQ(error_of(*saved, *loaded, false), "");
+}
+
 // Sixteen layers of DeepSeek-V3's kind with MTP, as a transformer has them (groups) or as a hybrid model (flat).
 RankCase deepseek_case(bool groups, int ranks, int expert_ranks) {
   std::string pattern = groups ? "[+-]" : "+-";

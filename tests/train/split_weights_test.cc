@@ -138,5 +138,23 @@ TEST(SplitWeights, TakeTwelveBytesAParameter) {
   }
 }
 
+// SGD: 2 + 2 and a momentum of 4, or none.
+TEST(SplitWeights, TakeEightBytesAParameterWithMomentumAndFourWithout) {
+  for (const double momentum : {0.9, 0.}) {
+    SessionOptions options = options_of(small_case("M[*E]-"));
+    options.optimizer.kind = OptimizerKind::sgd;
+    options.optimizer.momentum = momentum;
+    CpuDevice device;
+    Session session(device, options);
+    const Module& m = session.module();
+    for (std::size_t i = 0; i < m.parameters.size(); ++i) {
+      std::size_t bytes = size_of(m.value(m.parameter_values[i]).dtype);
+      for (ValueId value : m.states[i].all())
+        if (value.valid()) bytes += size_of(m.value(value).dtype);
+      EXPECT_EQ(bytes, momentum > 0 ? 8u : 4u) << m.parameters[i].name;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace weft

@@ -44,6 +44,7 @@ class MegatronWriter {
                                             : megatron_form(config_);
     tensors_ = megatron_tensors(config_, form_);
     require_optimizer(source, options);
+    require_no_momentum();
     for (const DiskTensor& tensor : tensors_) optimizer_ = optimizer_ || is_trained(tensor);
     // A run in bf16 goes on from the float masters; its model's tensors are theirs, rounded. Without the optimizer's state
     // there are no masters in Megatron's form, and the model's tensors keep all bits.
@@ -90,6 +91,17 @@ class MegatronWriter {
     Content content;
     StoredType type;
   };
+
+  void require_no_momentum() const {
+    if (!options_.optimizer) return;
+    for (const auto& [identity, parameter] : parameters_)
+      if (source_.type_of(Content::momentum, identity))
+        throw UserError(
+            "the optimizer's state is that of --optimizer sgd (the momentum of {}), and Weft writes only that of adam "
+            "into "
+            "Megatron's checkpoints; take the weights alone with --no-load-optim",
+            to_text(identity));
+  }
 
   // The type that holds all its parameters; nothing: not all of them are there.
   std::optional<StoredType> type_of(const DiskTensor& tensor, Content content) const {

@@ -65,17 +65,19 @@ ConvertResult write_weft(const ModelSource& source, const ConvertOptions& option
   Tensors tensors;
   for (const auto& [identity, shape, accumulate, trained] : parameters_of(description.config)) {
     result.parameters += shape.elements();
-    for (const Content content : {Content::weight, Content::first_moment, Content::second_moment}) {
-      if (content != Content::weight && !options.optimizer) continue;
+    const auto add = [&, &identity = identity, &shape = shape](Content content) {
       const std::optional<StoredType> type = source.type_of(content, identity);
       if (!type && content == Content::weight) throw UserError("there are no weights of {}", to_text(identity));
-      if (!type) continue;
+      if (!type) return;
       tensors.add(tensor_name(content, identity), *type, shape,
-                  [&source, id = identity, content, shape = shape, type = *type](std::span<std::byte> out) {
+                  [&source, id = identity, content, shape, type = *type](std::span<std::byte> out) {
                     source.read(content, id, shape, type, out);
                     source.forget(content, id);
                   });
-    }
+    };
+    add(Content::weight);
+    if (!options.optimizer) continue;
+    for (const Content state : optimizer_states) add(state);
   }
   const std::vector<TensorEntry> others = source.other_tensors();
   for (const TensorEntry& other : others)

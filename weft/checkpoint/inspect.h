@@ -50,7 +50,7 @@ OpenedCheckpoint open_checkpoint(const std::filesystem::path& path);
 [[nodiscard]] bool verify_checksums(const OpenedCheckpoint& checkpoint,
                                     const std::function<void(std::size_t bytes)>& progress);
 std::int64_t bytes_of(const OpenedCheckpoint& checkpoint);  // of all tensors
-// What a tensor holds, by its name: "weight", "first_moment", "second_moment", "master_weight", "optimizer" (else), "other".
+// What a tensor holds, by its name: "weight", "first_moment", "second_moment", "momentum", "master_weight", "optimizer" (else), "other".
 std::string content_of(FolderForm form, std::string_view name);
 
 // A folder in that of --save.

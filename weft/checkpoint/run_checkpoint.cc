@@ -242,9 +242,10 @@ std::vector<CheckpointTensor> RunCheckpoint::tensors() const {
 
 std::vector<std::string> RunCheckpoint::others(const std::set<ParameterIdentity>& model) const {
   std::set<std::string> known;
-  for (const ParameterIdentity& identity : model)
-    for (Content content : {Content::weight, Content::first_moment, Content::second_moment})
-      known.insert(tensor_name(content, identity));
+  for (const ParameterIdentity& identity : model) {
+    known.insert(tensor_name(Content::weight, identity));
+    for (const Content state : optimizer_states) known.insert(tensor_name(state, identity));
+  }
   std::vector<std::string> names;
   for (const auto& [name, tensor] : manifest_.tensors)
     if (!known.contains(name) && !name.starts_with(other_tensor_prefix)) names.push_back(name);

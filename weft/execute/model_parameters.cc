@@ -90,6 +90,8 @@ const Tensor* ModelParameters::tensor_of(TensorId id, Content content) const {
       return state(states.m);
     case Content::second_moment:
       return state(states.v);
+    case Content::momentum:
+      return state(states.momentum);
     case Content::gradient:
       return module_.updates.empty() || !module_.parameters[id.index()].trained ? nullptr : &storage_.gradient(id);
   }
@@ -240,8 +242,8 @@ void ModelParameters::set_weights(const Source& source) const {
       if (const Tensor* const remainder = remainder_of(id)) clear(*remainder);
     }
     for (const ParameterPart& part : module_.parameters[i].parts) write(id, Content::weight, part, source);
-    for (Content moment : {Content::first_moment, Content::second_moment})
-      if (has(id, moment)) clear(*tensor_of(id, moment));
+    for (Content state : optimizer_states)
+      if (has(id, state)) clear(*tensor_of(id, state));
   }
 }
 

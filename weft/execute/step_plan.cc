@@ -1,5 +1,7 @@
 #include "weft/execute/step_plan.h"
 
+#include "weft/optim/updates.h"
+
 namespace weft {
 
 StepPlan plan_step(const StepOptions& options, const Pricer& pricer) {
@@ -7,7 +9,7 @@ StepPlan plan_step(const StepOptions& options, const Pricer& pricer) {
   ModelConfig config = options.config;
   if (options.module.keep_logits) config.experts.balance.capacity_factor = 0;
   step.module = build_module(config, options.module);
-  if (options.plan.kind != PlanKind::evaluate) add_updates(step.module, options.module.precision, options.adam);
+  if (options.plan.kind != PlanKind::evaluate) add_updates(step.module, options.module.precision, options.optimizer);
   if (options.plan.kind == PlanKind::gradients) step.module.states.clear();
   step.plan = build_plan(step.module, options.plan);
   step.plan.pattern = options.config.pattern;

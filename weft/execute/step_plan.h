@@ -3,7 +3,7 @@
 #pragma once
 
 #include "weft/model/build_module.h"
-#include "weft/optim/adamw.h"
+#include "weft/optim/optimizer.h"
 #include "weft/plan/build.h"
 #include "weft/plan/memory.h"
 #include "weft/plan/rank_plans.h"
@@ -14,7 +14,7 @@ namespace weft {
 struct StepOptions {
   ModelConfig config;
   ModuleOptions module;  // shape, precision, layout
-  AdamOptions adam;
+  OptimizerSpec optimizer;
   PlanOptions plan;
 };
 

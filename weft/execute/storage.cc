@@ -85,7 +85,7 @@ ModelStorage::ModelStorage(Device& device, const Module& module) : device_(devic
   states_.resize(module.values.size());
   std::vector<ValueId> states;
   for (const ParameterStates& s : module.states)
-    for (ValueId id : {s.m, s.v, s.remainder})
+    for (ValueId id : s.all())
       if (id.valid()) states.push_back(id);
   for (ValueId id : states) states_[id.index()] = reserve(module.value(id));
 

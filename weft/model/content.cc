@@ -1,5 +1,7 @@
 #include "weft/model/content.h"
 
+#include <algorithm>
+
 namespace weft {
 
 std::string_view name_of(Content content) {
@@ -10,10 +12,18 @@ std::string_view name_of(Content content) {
       return "first_moment";
     case Content::second_moment:
       return "second_moment";
+    case Content::momentum:
+      return "momentum";
     case Content::gradient:
       return "gradient";
   }
   return "";
+}
+
+std::string in_words(Content content) {
+  std::string words(name_of(content));
+  std::replace(words.begin(), words.end(), '_', ' ');
+  return words;
 }
 
 }  // namespace weft

@@ -161,10 +161,13 @@ struct Piece {
   const PieceCode& code(Phase phase) const;
 };
 
-// The optimizer's state for one parameter tensor. remainder: for bf16 weights, the lower bits of the trained floats
-// (split_float); absent for other weights.
+// The optimizer's state for one parameter tensor; absent where the optimizer keeps no such thing. remainder: for bf16
+// weights, the lower bits of the trained floats (split_float); absent for other weights.
 struct ParameterStates {
-  ValueId m, v, remainder;
+  ValueId m, v;      // Adam's moments
+  ValueId momentum;  // SGD's
+  ValueId remainder;
+  std::array<ValueId, 4> all() const { return {m, v, momentum, remainder}; }
 };
 
 // A parameter tensor that is divided over ranks: cut into equal parts, of which the last ones may lie partly or wholly

@@ -16,8 +16,6 @@
 namespace weft {
 namespace {
 
-constexpr Content saved_contents[] = {Content::weight, Content::first_moment, Content::second_moment};
-
 using Written = CheckpointInProgress::Written;
 
 std::vector<BoxToWrite> owned_boxes(Session& session, bool optimizer) {
@@ -27,15 +25,18 @@ std::vector<BoxToWrite> owned_boxes(Session& session, bool optimizer) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!session.options().layout.owns(tensors[i].placement)) continue;
     const TensorId id(static_cast<std::int64_t>(i));
-    for (Content content : saved_contents) {
-      if (!parameters.has(id, content) || (content != Content::weight && !optimizer)) continue;
+    const auto add = [&](Content content) {
+      if (!parameters.has(id, content)) return;
       for (const ParameterPart& part : tensors[i].parts)
         boxes.push_back(
             {tensor_name(content, part.identity), part.shape, part.box, parameters.type_of(id, content),
              [&parameters, &part, id, content](std::int64_t first, std::int64_t count, std::span<std::byte> buffer) {
                return parameters.read(id, content, part, first, count, buffer);
              }});
-    }
+    };
+    add(Content::weight);
+    if (!optimizer) continue;
+    for (const Content state : optimizer_states) add(state);
   }
   return boxes;
 }

@@ -1,6 +1,7 @@
 #include "weft/train/digest.h"
 
 #include <bit>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -30,7 +31,7 @@ struct Sum {
   }
 };
 
-std::string digest_of(Session& session, std::initializer_list<Content> contents) {
+std::string digest_of(Session& session, std::span<const Content> contents) {
   Sum sum;
   const ModelParameters& parameters = session.parameters();
   const std::vector<ParameterTensor>& tensors = session.module().parameters;
@@ -54,10 +55,11 @@ std::string digest_of(Session& session, std::initializer_list<Content> contents)
 
 }  // namespace
 
-std::string weight_digest(Session& session) { return digest_of(session, {Content::weight}); }
-
-std::string state_digest(Session& session) {
-  return digest_of(session, {Content::first_moment, Content::second_moment});
+std::string weight_digest(Session& session) {
+  constexpr Content weight = Content::weight;
+  return digest_of(session, {&weight, 1});
 }
+
+std::string state_digest(Session& session) { return digest_of(session, optimizer_states); }
 
 }  // namespace weft

@@ -19,6 +19,7 @@
 #include "weft/checkpoint/stored_type.h"
 #include "weft/model/config.h"
 #include "weft/model/sharding_strategy.h"
+#include "weft/optim/optimizer.h"
 #include "weft/optim/schedule.h"
 #include "weft/plan/recomputation.h"
 #include "weft/train/flags.h"
@@ -135,6 +136,7 @@ struct DataOptions {
 };
 
 struct OptimizerOptions {
+  OptimizerKind optimizer = OptimizerKind::adam;
   double lr = 1e-3, min_lr = 0;
   DecayStyle lr_decay_style = DecayStyle::linear;
   WsdStyle lr_wsd_decay_style = WsdStyle::exponential;
@@ -148,6 +150,7 @@ struct OptimizerOptions {
   WeightDecayStyle weight_decay_incr_style = WeightDecayStyle::constant;
   bool decay_all = false;
   double adam_beta1 = 0.9, adam_beta2 = 0.95, adam_eps = 1e-8;
+  double sgd_momentum = 0.9;
   double clip_grad = 1;                   // 0: off
   std::int64_t skip_nonfinite_steps = 0;  // in a row
 };
@@ -284,6 +287,7 @@ std::string recompute_text(const RecomputeOptions& options);
 std::optional<std::string> balance_losses(const ModelOptions& model, BalanceSpec& balance);
 BalanceSpec balance_spec(const ModelOptions& model);
 
+OptimizerSpec optimizer_spec(const OptimizerOptions& options);
 // All of these need resolved options; model_config also needs a model that is built from flags, not loaded by --hf.
 ModelConfig model_config(const TrainOptions& options);
 Precision precision_of(const TrainOptions& options);

@@ -126,8 +126,6 @@ void add_accepted_flags(FlagTable& flags) {
   accept_all(flags, {"--no-save-rng", "--no-load-rng"}, no_random_state);
   flags.accept("--normalization", "RMSNorm", "It is the only norm.",
                only({"RMSNorm"}, "Weft has only RMSNorm; use --normalization RMSNorm or drop the flag"));
-  flags.accept("--optimizer", "adam", "It means AdamW, with decoupled weight decay.",
-               only({"adam", "adamw"}, "Weft has only AdamW; use --optimizer adam or drop the flag"));
   flags.accept("--moe-token-dispatcher-type", "NAME", "Tokens are exchanged by all-to-all; results are the same.",
                only({"alltoall", "allgather", "flex"}, "not one of alltoall, allgather, flex"));
   flags.accept("--moe-router-dtype", "fp32", "The router is always computed in float, or double with --fp64.",

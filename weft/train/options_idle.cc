@@ -124,6 +124,10 @@ class Idle {
       return "with --lr-decay-style constant the learning rate does not fall; drop the flag";
     if (flag.name == "--lr-warmup-init" && learning_rate_spec(o_).warmup == 0)
       return "there is no warm-up; set --lr-warmup-iters";
+    if (flag.name.starts_with("--adam-") && optimizer.optimizer != OptimizerKind::adam)
+      return "only --optimizer adam uses it; drop the flag";
+    if (flag.name == "--sgd-momentum" && optimizer.optimizer != OptimizerKind::sgd)
+      return "only --optimizer sgd uses it; drop the flag";
     if (flag.name == "--ep-overlap-early-attn-memory-release" && !o_.execution.overlap_moe_expert_parallel_comm)
       return "needs --overlap-moe-expert-parallel-comm";
     if (flag.name == "--overlap-dispatch-backward-with-experts-wgrad" && o_.execution.overlap_moe_expert_parallel_comm)

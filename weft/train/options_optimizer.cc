@@ -13,6 +13,14 @@ double run_samples(const BatchOptions& batch) {
 
 void add_optimizer_flags(FlagTable& flags, OptimizerOptions& optimizer) {
   flags.section("Optimizer");
+  flags
+      .choice("--optimizer", optimizer.optimizer,
+              {{"adam", OptimizerKind::adam}, {"adamw", OptimizerKind::adam}, {"sgd", OptimizerKind::sgd}},
+              "How gradients change weights. adam, or adamw: AdamW. sgd: gradient descent with momentum.")
+      .lacks("muon", "Weft has no such optimizer")
+      .lacks("dist_muon", "Weft has no such optimizer")
+      .lacks("lion", "Weft has no such optimizer")
+      .lacks("soap", "Weft has no such optimizer");
   flags.add("--lr", optimizer.lr, "X", "Peak learning rate.").at_least(0);
   flags.add("--min-lr", optimizer.min_lr, "X", "Learning rate at the end of the decay.").at_least(0);
   flags.choice("--lr-decay-style", optimizer.lr_decay_style,
@@ -59,7 +67,10 @@ void add_optimizer_flags(FlagTable& flags, OptimizerOptions& optimizer) {
       .standard("none");
   flags.add("--lr-warmup-init", optimizer.lr_warmup_init, "X", "Learning rate at the start of the warm-up.")
       .at_least(0);
-  flags.add("--weight-decay", optimizer.weight_decay, "X", "Decoupled weight decay.").at_least(0);
+  flags
+      .add("--weight-decay", optimizer.weight_decay, "X",
+           "Weight decay: decoupled with adam, part of the gradient with sgd.")
+      .at_least(0);
   flags.add("--start-weight-decay", optimizer.start_weight_decay, "X", "Weight decay at the start of the run.")
       .at_least(0)
       .standard("weight-decay");
@@ -79,6 +90,11 @@ void add_optimizer_flags(FlagTable& flags, OptimizerOptions& optimizer) {
   flags.add("--adam-eps", optimizer.adam_eps, "X", "Epsilon that is added to the square root of the second moment.")
       .above(0);
   flags
+      .add("--sgd-momentum", optimizer.sgd_momentum, "X",
+           "Share of the last step's change that sgd repeats. 0: none, and no state is kept.")
+      .at_least(0)
+      .below(1);
+  flags
       .add("--clip-grad", optimizer.clip_grad, "X",
            "Clip the gradient to this global norm. 0: compute no norm, so that each update waits only for its own "
            "gradient.")
@@ -89,6 +105,16 @@ void add_optimizer_flags(FlagTable& flags, OptimizerOptions& optimizer) {
            "end the "
            "run at the first.")
       .at_least(0);
+}
+
+OptimizerSpec optimizer_spec(const OptimizerOptions& options) {
+  return {.kind = options.optimizer,
+          .clip = options.clip_grad,
+          .decay_all = options.decay_all,
+          .beta1 = options.adam_beta1,
+          .beta2 = options.adam_beta2,
+          .eps = options.adam_eps,
+          .momentum = options.sgd_momentum};
 }
 
 LearningRateSpec learning_rate_spec(const TrainOptions& options) {

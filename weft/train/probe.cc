@@ -117,7 +117,7 @@ TrajectoryResult probe_trajectory(Device& device, const ProbeOptions& options, c
     throw UserError("{}: trajectory.tokens {} must hold inputs and labels: [steps, batch, length + 1]",
                     options.tokens.string(), to_text(shape));
   SessionOptions s = session_options(options, source->description().config, shape[1], shape[2] - 1);
-  s.adam = trajectory.adam;
+  s.optimizer = trajectory.optimizer;
   Session session(device, s);
   load(session, *source);
   TrajectoryResult result;

@@ -26,7 +26,7 @@ struct ProbeResult {
 ProbeResult probe(Device& device, const ProbeOptions& options);
 
 struct TrajectoryOptions {
-  AdamOptions adam;
+  OptimizerSpec optimizer;
   double learning_rate = 1e-3, weight_decay = 0.01;  // constant
 };
 struct TrajectoryResult {

@@ -63,11 +63,37 @@ void check_names(const ModelConfig& config, const CheckpointReader& checkpoint, 
   warn(text);
 }
 
+// Of which optimizer's flags a state is, and of which these are.
+std::string_view flags_of(Content state) {
+  return state == Content::momentum ? "--optimizer sgd with --sgd-momentum above 0" : "--optimizer adam";
+}
+std::string_view flags_of(const OptimizerSpec& optimizer) {
+  if (optimizer.kind == OptimizerKind::adam) return "--optimizer adam";
+  return optimizer.momentum > 0 ? "--optimizer sgd" : "--optimizer sgd --sgd-momentum 0";
+}
+
+// All ranks look at the whole model here, too.
+void check_optimizer(const Session& session, const CheckpointReader& checkpoint) {
+  const OptimizerSpec& optimizer = session.options().optimizer;
+  const std::span<const Content> kept = states_of(optimizer);
+  for (const Content state : optimizer_states) {
+    if (std::find(kept.begin(), kept.end(), state) != kept.end()) continue;
+    for (const ListedParameter& parameter : parameters_of(session.options().config))
+      if (checkpoint.has(state, parameter.identity))
+        throw UserError(
+            "{}: the optimizer's state in it is that of {} (the {} of {}), and this run has {}: choose the same "
+            "optimizer, or load the checkpoint with --no-load-optim or --finetune",
+            checkpoint.folder().string(), flags_of(state), in_words(state), to_text(parameter.identity),
+            flags_of(optimizer));
+  }
+}
+
 // Before weights are changed.
-void check_moments(const Session& session, const ModelParameters& parameters, const CheckpointReader& checkpoint) {
+void check_states(const Session& session, const ModelParameters& parameters, const CheckpointReader& checkpoint) {
+  check_optimizer(session, checkpoint);
   const std::vector<ParameterTensor>& tensors = session.module().parameters;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    for (Content content : {Content::first_moment, Content::second_moment}) {
+    for (const Content content : optimizer_states) {
       if (!parameters.has(TensorId(static_cast<std::int64_t>(i)), content)) continue;
       for (const ParameterPart& part : tensors[i].parts) {
         if (checkpoint.has(content, part.identity) || !checkpoint.has(Content::weight, part.identity)) continue;
@@ -76,8 +102,7 @@ void check_moments(const Session& session, const ModelParameters& parameters, co
         throw UserError(
             "{}: the optimizer's state is not in the checkpoint (the {} of {}); load it with --no-load-optim or "
             "--finetune",
-            checkpoint.folder().string(), content == Content::first_moment ? "first moment" : "second moment",
-            to_text(part.identity));
+            checkpoint.folder().string(), in_words(content), to_text(part.identity));
       }
     }
   }
@@ -89,7 +114,7 @@ RunPosition load_checkpoint(Session& session, const CheckpointReader& checkpoint
   check_names(session.options().config, checkpoint, options);
   const ModelParameters& parameters = session.parameters();
   const bool optimizer = options.optimizer && checkpoint.of_run();
-  if (optimizer) check_moments(session, parameters, checkpoint);
+  if (optimizer) check_states(session, parameters, checkpoint);
   const RunPosition position = checkpoint.position();
 
   session.set_parameters([&](const ParameterPart& part, HostTensor& values) {
@@ -102,7 +127,7 @@ RunPosition load_checkpoint(Session& session, const CheckpointReader& checkpoint
   const std::vector<ParameterTensor>& tensors = session.module().parameters;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const TensorId id(static_cast<std::int64_t>(i));
-    for (Content content : {Content::first_moment, Content::second_moment}) {
+    for (const Content content : optimizer_states) {
       if (!parameters.has(id, content)) continue;
       for (const ParameterPart& part : tensors[i].parts) {
         if (!checkpoint.has(content, part.identity)) continue;

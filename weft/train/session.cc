@@ -12,7 +12,7 @@ namespace weft {
 StepOptions training_step(const SessionOptions& o) {
   StepOptions step;
   step.config = o.config;
-  step.adam = o.adam;
+  step.optimizer = o.optimizer;
   step.plan = o.plan;
   step.plan.overlap_updates &= o.updates();
   step.module.precision = o.precision;
@@ -44,7 +44,7 @@ Session::Session(Device& device, const SessionOptions& options)
       options_(options),
       stream_(device.make_stream(options.threads)),
       exchange_(options.ranks.world),
-      inputs_(options.config, options.adam, options.layout) {
+      inputs_(options.config, options.optimizer, options.layout) {
   const RankOptions& ranks = options.ranks;
   if (!device.computes_in(options.precision.compute))
     throw UserError("{} does not compute in {}: drop --fp64, or use --device cpu", device.name(),
@@ -199,7 +199,7 @@ StepResult Session::step(std::span<const MicroBatch> batches, double learning_ra
   if (!options_.updates()) return result;
   updates_left_ = options_.plan.overlap_updates;
   const std::vector<double> values = train_->result(module_.update_values);
-  if (options_.adam.clip > 0) result.gradient_norm = values[StepValues::gradient_norm];
+  if (options_.optimizer.clip > 0) result.gradient_norm = values[StepValues::gradient_norm];
   result.finite = values[StepValues::finite] != 0;
   if (result.finite) ++steps_;
   return result;

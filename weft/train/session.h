@@ -35,7 +35,7 @@ struct SessionOptions {
   Layout layout;                       // of all ranks, seen from this one
   std::int64_t batch = 1, length = 1;  // of one micro-batch
   PlanOptions plan;                    // of the training plan; kind `gradients`: no updates (probe)
-  AdamOptions adam;
+  OptimizerSpec optimizer;
   int threads = 1;
   std::int64_t logits_slice_bytes = 128 << 20;
   bool repeatable_attention = true;

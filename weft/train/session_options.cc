@@ -50,8 +50,7 @@ SessionOptions session_options(const TrainOptions& o, const ModelConfig& config,
   s.plan.micro_batches = static_cast<int>(micro_batches(o));
   s.plan.block = static_cast<int>(o.execution.block);
   if (!o.execution.inject_fault.empty()) s.fault = parse_fault(o.execution.inject_fault);
-  s.adam = {o.optimizer.adam_beta1, o.optimizer.adam_beta2, o.optimizer.adam_eps, o.optimizer.clip_grad,
-            o.optimizer.decay_all};
+  s.optimizer = optimizer_spec(o.optimizer);
   // Thread ranks share the process's cores.
   const std::int64_t threads = o.execution.threads > 0 ? o.execution.threads : usable_core_count();
   const std::int64_t here = o.layout.launched_ranks > 1 ? 1 : o.layout.ranks;

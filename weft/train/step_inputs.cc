@@ -9,8 +9,8 @@
 
 namespace weft {
 
-StepInputs::StepInputs(const ModelConfig& config, const AdamOptions& adam, const Layout& layout)
-    : config_(config), adam_(adam), data_ranks_(static_cast<double>(layout.size_of(layout.data_ranks()))) {}
+StepInputs::StepInputs(const ModelConfig& config, const OptimizerSpec& optimizer, const Layout& layout)
+    : config_(config), optimizer_(optimizer), data_ranks_(static_cast<double>(layout.size_of(layout.data_ranks()))) {}
 
 double StepInputs::mtp_factor(const Module& module) const {
   return config_.mtp_loss_factor / static_cast<double>(module.mtp_losses.size());
@@ -59,8 +59,8 @@ void StepInputs::write_numbers(const PreparedPlan& plan, const StepNumbers& numb
   const auto t = static_cast<double>(numbers.step);
   values[StepValues::learning_rate] = numbers.learning_rate;
   values[StepValues::weight_decay] = numbers.weight_decay;
-  values[StepValues::correction1] = 1 - std::pow(adam_.beta1, t);
-  values[StepValues::correction2] = 1 - std::pow(adam_.beta2, t);
+  values[StepValues::correction1] = 1 - std::pow(optimizer_.beta1, t);
+  values[StepValues::correction2] = 1 - std::pow(optimizer_.beta2, t);
   values[StepValues::loss_scale] = loss_scale;
   values[StepValues::router_loss_scale] = 1.0 / (static_cast<double>(plan.plan().micro_batches) * data_ranks_);
 }

@@ -6,7 +6,7 @@
 #include "weft/data/token_source.h"
 #include "weft/execute/prepared_plan.h"
 #include "weft/model/config.h"
-#include "weft/optim/adamw.h"
+#include "weft/optim/optimizer.h"
 
 namespace weft {
 
@@ -17,7 +17,7 @@ struct StepNumbers {
 
 class StepInputs {
  public:
-  StepInputs(const ModelConfig& config, const AdamOptions& adam, const Layout& layout);
+  StepInputs(const ModelConfig& config, const OptimizerSpec& optimizer, const Layout& layout);
 
   // Every micro-batch counts the same, and within it every counted token. UserError naming a token that is not in the
   // vocabulary.
@@ -30,7 +30,7 @@ class StepInputs {
   void write_numbers(const PreparedPlan& plan, const StepNumbers& numbers, double loss_scale) const;
 
   ModelConfig config_;
-  AdamOptions adam_;
+  OptimizerSpec optimizer_;
   double data_ranks_;
 };
 

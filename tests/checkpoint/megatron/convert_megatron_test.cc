@@ -36,7 +36,8 @@ class MadeModel : public ModelSource {
   }
   const ModelDescription& description() const override { return description_; }
   std::optional<StoredType> type_of(Content content, const ParameterIdentity& identity) const override {
-    if (content != Content::weight && !(moments_ && trained_.at(identity))) return std::nullopt;
+    if (content == Content::momentum || (content != Content::weight && !(moments_ && trained_.at(identity))))
+      return std::nullopt;
     return StoredType::f32;
   }
   void read(Content content, const ParameterIdentity& identity, const Shape& shape, StoredType type,

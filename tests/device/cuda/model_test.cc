@@ -78,7 +78,11 @@ TEST_P(CudaGolden, LossLogitsAndEveryGradientInF32) {
 TEST_P(CudaGolden, TrajectoryOfSixSteps) {
   const Json expected = read_json(golden(GetParam()) / "golden.json")["trajectory"];
   TrajectoryOptions t;
-  t.adam = {expected["betas"][0], expected["betas"][1], expected["eps"], expected["clip_grad"], true};
+  t.optimizer.beta1 = expected["betas"][0];
+  t.optimizer.beta2 = expected["betas"][1];
+  t.optimizer.eps = expected["eps"];
+  t.optimizer.clip = expected["clip_grad"];
+  t.optimizer.decay_all = true;
   t.learning_rate = expected["lr"];
   t.weight_decay = expected["weight_decay"];
   for (DType dtype : {DType::f32, DType::bf16}) {
@@ -113,7 +117,8 @@ std::vector<MicroBatch> two_batches(int step) {
 
 // A small model of attention, experts and MLP, steps of two micro-batches.
 std::vector<double> train(Device& device, DType dtype, bool lanes, bool graph, bool delay, bool overlap,
-                          std::string& digest, double clip = 1, std::optional<int> processors = {}) {
+                          std::string& digest, double clip = 1, std::optional<int> processors = {},
+                          OptimizerKind kind = OptimizerKind::adam) {
   SessionOptions o;
   o.config.pattern = "*E*-";
   o.config.hidden = 128;
@@ -135,7 +140,8 @@ std::vector<double> train(Device& device, DType dtype, bool lanes, bool graph, b
   o.ranks.executor.update_processors = processors;
   o.plan.delay_weight_gradients = delay;
   o.plan.overlap_updates = overlap;
-  o.adam.clip = clip;
+  o.optimizer.kind = kind;
+  o.optimizer.clip = clip;
   Session session(device, o);
   session.initialise_parameters(3);
   std::vector<double> losses;
@@ -188,6 +194,23 @@ TEST(CudaSession, SerialLanesGraphDelayAndLateUpdatesGiveTheSameBits) {
     }
     EXPECT_LT(losses[8], losses[0]);
   }
+}
+
+TEST(CudaSession, SgdGivesTheSameBitsInEveryOrder) {
+  const std::unique_ptr<Device> device = make_cuda_device();
+  for (DType dtype : {DType::f32, DType::bf16})
+    for (const double clip : {1., 0.}) {
+      const auto run = [&](bool lanes, bool late, std::string& digest) {
+        return train(*device, dtype, lanes, lanes, lanes, late, digest, clip, {}, OptimizerKind::sgd);
+      };
+      std::string serial, other;
+      const std::vector<double> losses = run(false, false, serial);
+      for (const bool late : {false, true}) {
+        EXPECT_EQ(run(true, late, other), losses) << name_of(dtype) << " clip " << clip << " late " << late;
+        EXPECT_EQ(other, serial) << name_of(dtype) << " clip " << clip << " late " << late;
+      }
+      EXPECT_NE(losses[8], losses[0]);
+    }
 }
 
 TEST(CudaSession, RefusesDouble) {

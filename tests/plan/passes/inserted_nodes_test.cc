@@ -105,10 +105,10 @@ Divided divided() {
   Divided d;
   PlanOptions options;
   options.micro_batches = 2;
-  AdamOptions adam;
-  adam.clip = 0;
+  OptimizerSpec optimizer;
+  optimizer.clip = 0;
   const Layout layout = Layout::of_data_and_experts(2, 1);
-  d.step = small_step("*--", options, layout, adam);
+  d.step = small_step("*--", options, layout, optimizer);
   divide(d, layout);
   return d;
 }

@@ -18,9 +18,9 @@ Plan late_plan(const char* pattern, int micro_batches, double clip = 1) {
   PlanOptions options;
   options.micro_batches = micro_batches;
   options.overlap_updates = true;
-  AdamOptions adam;
-  adam.clip = clip;
-  return small_step(pattern, options, {}, adam).plan;
+  OptimizerSpec optimizer;
+  optimizer.clip = clip;
+  return small_step(pattern, options, {}, optimizer).plan;
 }
 
 // The names of the nodes that a node waits for.

@@ -37,7 +37,7 @@ StepPlan step_of(const ShardCase& c) {
   options.module.layout = Layout::of({.dp = c.ranks, .ep = c.expert_ranks, .instances = c.instances});
   options.module.sharding = c.strategy;
   options.module.shard_over_instances = c.over_instances;
-  options.adam.clip = c.clip;
+  options.optimizer.clip = c.clip;
   options.plan = c.plan;
   return plan_step(options);
 }

@@ -280,6 +280,7 @@ const std::vector<MegatronCheckpoint::Place>* MegatronCheckpoint::places_of(Cont
       return in(first_moment_state);
     case Content::second_moment:
       return in(second_moment_state);
+    case Content::momentum:
     case Content::gradient:
       break;
   }

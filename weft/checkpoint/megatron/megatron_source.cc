@@ -48,8 +48,7 @@ class MegatronSource : public ModelSource {
         const bool there = checkpoint_.has(content, parameter.identity);
         some = some || there;
         if (!there && parameter.trained && absent.empty())
-          absent = fmt::format("the {} moment of {}", content == Content::first_moment ? "first" : "second",
-                               to_text(parameter.identity));
+          absent = fmt::format("the {} of {}", in_words(content), to_text(parameter.identity));
       }
     }
     if (!some || absent.empty()) return "";

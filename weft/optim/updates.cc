@@ -1,7 +1,9 @@
-#include "weft/optim/adamw.h"
+#include "weft/optim/updates.h"
 
 #include <algorithm>
 #include <map>
+#include <span>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -24,9 +26,50 @@ Piece& add_piece(Module& m, int unit, const std::string& layer, const std::strin
   return m.updates.back();
 }
 
+// A weight and what changes it.
+struct Slab {
+  ValueId weight, gradient;
+  ParameterStates states;
+  bool decay;
+};
+
+Tensor tensor_of(const Run& r, ValueId id) { return id.valid() ? r[id] : Tensor{}; }
+
+// step: update_values.
+void update_weights(const Run& r, std::span<const Slab> slabs, ValueId step, const OptimizerSpec& spec) {
+  if (spec.kind == OptimizerKind::sgd) {
+    std::vector<SgdSlab> all;
+    for (const Slab& s : slabs)
+      all.push_back(
+          {r[s.weight], tensor_of(r, s.states.remainder), tensor_of(r, s.states.momentum), r[s.gradient], s.decay});
+    return r.ops().sgd(r.stream(), {all, r[step], spec.momentum});
+  }
+  std::vector<AdamSlab> all;
+  for (const Slab& s : slabs)
+    all.push_back(
+        {r[s.weight], tensor_of(r, s.states.remainder), r[s.states.m], r[s.states.v], r[s.gradient], s.decay});
+  r.ops().adamw(r.stream(), {all, r[step], spec.beta1, spec.beta2, spec.eps});
+}
+
+// Where it is kept, and how it is called in plans.
+std::pair<ValueId*, const char*> place_of(Content state, ParameterStates& states) {
+  switch (state) {
+    case Content::first_moment:
+      return {&states.m, "m"};
+    case Content::second_moment:
+      return {&states.v, "v"};
+    case Content::momentum:
+      return {&states.momentum, "momentum"};
+    case Content::weight:
+    case Content::gradient:
+      break;
+  }
+  WEFT_CHECK(false, "{} is no state of an optimizer", name_of(state));
+}
+
 }  // namespace
 
-void add_updates(Module& m, const Precision& precision, const AdamOptions& options) {
+void add_updates(Module& m, const Precision& precision, const OptimizerSpec& spec) {
   WEFT_CHECK(m.updates.empty(), "the module already has updates");
   const DType state = precision.accumulate();
   for (std::size_t i = 0; i < m.parameters.size(); ++i) {
@@ -39,13 +82,15 @@ void add_updates(Module& m, const Precision& precision, const AdamOptions& optio
     };
     ParameterStates states;
     if (tensor.trained) {
-      states.m = made("m", state);
-      states.v = made("v", state);
+      for (const Content content : states_of(spec)) {
+        const auto [place, name] = place_of(content, states);
+        *place = made(name, state);
+      }
       if (m.value(m.parameter_values[i]).dtype == DType::bf16) states.remainder = made("remainder", DType::i16);
     }
     m.states.push_back(states);
   }
-  if (options.clip > 0)
+  if (spec.clip > 0)
     m.squares = add_value(m, {"squares", ValueKind::step, DType::f64, {std::ssize(norm_rows(m).groups)}});
   const ValueId squares = m.squares;
   // Updates read a copy of the step's numbers: when a late update runs, the host may already have given the next
@@ -61,24 +106,19 @@ void add_updates(Module& m, const Precision& precision, const AdamOptions& optio
   Piece& clip = add_piece(m, 0, "step", squares.valid() ? "clip" : "numbers");
   if (squares.valid()) clip.update.uses.push_back({squares});
   clip.update.uses.insert(clip.update.uses.end(), {{loss}, {given}, {step, Access::write}});
-  clip.update.run = [=, limit = options.clip](const Run& r) {
+  clip.update.run = [=, limit = spec.clip](const Run& r) {
     r.ops().cast(r.stream(), {r[given], r[step]});
     r.ops().clip_factor(r.stream(), {squares.valid() ? r[squares] : Tensor{}, r[loss], r[step], limit});
   };
 
   for (const auto& [unit, tensors] : tensors_of_unit) {
-    struct Slab {
-      ValueId weight, gradient;
-      ParameterStates states;
-      bool decay;
-    };
     struct Balanced {
       ValueId bias, counts;
       double rate;
     };
     std::vector<Slab> slabs;
     std::vector<Balanced> balanced;
-    Piece& update = add_piece(m, unit, fmt::format("unit.{}", unit), "adamw");
+    Piece& update = add_piece(m, unit, fmt::format("unit.{}", unit), spec.kind == OptimizerKind::sgd ? "sgd" : "adamw");
     update.update.uses.push_back({step});
     for (std::size_t i : tensors) {
       if (m.parameters[i].balance_rate > 0) {
@@ -88,18 +128,15 @@ void add_updates(Module& m, const Precision& precision, const AdamOptions& optio
         continue;
       }
       slabs.push_back(
-          {m.parameter_values[i], m.gradient_values[i], m.states[i], m.parameters[i].decays || options.decay_all});
+          {m.parameter_values[i], m.gradient_values[i], m.states[i], m.parameters[i].decays || spec.decay_all});
       const Slab& s = slabs.back();
       update.update.uses.push_back({s.gradient});
-      for (ValueId value : {s.weight, s.states.m, s.states.v, s.states.remainder})
+      update.update.uses.push_back({s.weight, Access::write});
+      for (ValueId value : s.states.all())
         if (value.valid()) update.update.uses.push_back({value, Access::write});
     }
     update.update.run = [=](const Run& r) {
-      std::vector<AdamSlab> all;
-      for (const Slab& s : slabs)
-        all.push_back({r[s.weight], s.states.remainder.valid() ? r[s.states.remainder] : Tensor{}, r[s.states.m],
-                       r[s.states.v], r[s.gradient], s.decay});
-      r.ops().adamw(r.stream(), {all, r[step], options.beta1, options.beta2, options.eps});
+      update_weights(r, slabs, step, spec);
       for (const Balanced& b : balanced)
         r.ops().update_expert_bias(r.stream(), {r[b.bias], r[b.counts], r[step], b.rate});
     };

@@ -32,8 +32,11 @@ RankCase scenario(const std::string& pattern, std::int64_t shared_ffn) {
   return c;
 }
 
-// Three steps with a learning rate of 0.01 and no norm.
-void choose_optimizer(RankCase& c) { c.clip = 0; }
+// Three steps of SGD with a learning rate of 0.01 and no norm.
+void choose_optimizer(RankCase& c) {
+  c.optimizer.kind = OptimizerKind::sgd;
+  c.clip = 0;
+}
 
 struct Order {
   const char* name;

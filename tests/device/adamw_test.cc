@@ -262,7 +262,7 @@ TEST(ClipFactor, ScalesDownAndSaysWhatIsFinite) {
     EXPECT_DOUBLE_EQ(value(StepValues::clip_factor), 1 / (4 + 1e-6));
     EXPECT_EQ(value(StepValues::finite), 1);
     for (StepValues::Index host : {StepValues::learning_rate, StepValues::weight_decay, StepValues::correction1,
-                                   StepValues::correction2, StepValues::loss_scale})
+                                   StepValues::correction2, StepValues::router_loss_scale})
       EXPECT_EQ(value(host), -5) << "what the host wrote";
     clip({0.25}, 1, good);
     EXPECT_EQ(value(StepValues::clip_factor), 1);

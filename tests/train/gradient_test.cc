@@ -82,7 +82,7 @@ void check_gradients(const ModelConfig& config, int micro_batches = 1, std::int6
       const double coefficients[] = {b.aux_loss, b.sequence_aux_loss, b.global_aux_loss, b.z_loss};
       double sum = r.loss;
       for (std::size_t i = 0; i < r.router_losses.size(); ++i)
-        sum += coefficients[i] * r.router_losses[i] * session.module().router_layers;
+        sum += coefficients[i] * r.router_losses[i] * static_cast<double>(session.module().expert_layers.size());
       return sum;
     }
     double sum = 0;

@@ -56,13 +56,16 @@ TEST(TokenCheck, CountsLabels) {
   batch.labels[6] = 0;
   std::vector<std::int32_t> tokens(1000), labels(1000);
   EXPECT_EQ(copy_checked(batch, 100, tokens, labels), 996);
-  std::int64_t sum = 0;
-  for (std::int64_t position = 0; position < 53; ++position) sum += counted_labels_at(batch, position);
-  EXPECT_EQ(sum, 996);
-  EXPECT_EQ(counted_labels_at(batch, 0), 19);
-  EXPECT_EQ(counted_labels_at(batch, 6), 20);
-  EXPECT_EQ(counted_labels_at(batch, 49), 19);
-  EXPECT_EQ(counted_labels_at(batch, 50), 0);
+  EXPECT_EQ(counted_labels_before(batch, 0), 0);
+  EXPECT_EQ(counted_labels_before(batch, 1), 19);
+  EXPECT_EQ(counted_labels_before(batch, 7) - counted_labels_before(batch, 6), 20);
+  EXPECT_EQ(counted_labels_before(batch, 50) - counted_labels_before(batch, 49), 19);
+  EXPECT_EQ(counted_labels_before(batch, 50), 996);
+  EXPECT_EQ(counted_labels_before(batch, 53), 996);
+  // Documents of ten tokens.
+  for (std::int32_t t = 0; t < 1000; ++t) batch.boundaries.push_back(t - t % 10);
+  EXPECT_EQ(counted_labels_before(batch, 1), 99);
+  EXPECT_EQ(counted_labels_before(batch, 10), 996);
 }
 
 }  // namespace

@@ -15,6 +15,9 @@ namespace weft {
 // Token index = sample * length + position. labels[i] is the token that follows tokens[i]; -1: not counted in the loss.
 struct MicroBatch {
   std::vector<std::int32_t> tokens, labels;
+  // Of every token, where documents of a sample are told apart (packed_documents.h): the index of the token at which its
+  // document begins, and its position. Empty: a sample is one document.
+  std::vector<std::int32_t> boundaries, positions;
   std::int64_t batch = 0, length = 0;
 };
 

@@ -316,6 +316,11 @@ void PreparedPlan::exchange(Communicator& comm, Lane lane, const NodeCollective&
   comm.all_to_all(stream, send, sent, receive, received);
 }
 
+bool PreparedPlan::uses(ValueId value, int micro_batch) const {
+  return value.valid() &&
+         lookup_[static_cast<std::size_t>(micro_batch + 1) * plan_.values.size() + value.index()].valid();
+}
+
 BufferId PreparedPlan::buffer(ValueId value, int micro_batch) const {
   const BufferId id = lookup_[static_cast<std::size_t>(micro_batch + 1) * plan_.values.size() + value.index()];
   WEFT_CHECK(id.valid(), "the plan does not use {}@{}", plan_.values[value.index()].name, micro_batch);

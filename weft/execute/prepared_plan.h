@@ -60,6 +60,7 @@ class PreparedPlan {
   // What the host provides to a step, written while none is running: inputs, and step values that no node writes
   // (micro_batch -1). It is in host memory; a step begins with one copy of all of it to the device, queued by whoever
   // runs the step. Values that are not rewritten keep their contents.
+  bool uses(ValueId value, int micro_batch = -1) const;  // false for an invalid value, too
   std::span<std::int32_t> input_ints(ValueId value, int micro_batch) const;
   std::span<double> input_doubles(ValueId value, int micro_batch = -1) const;
   void queue_inputs(Stream& stream) const;

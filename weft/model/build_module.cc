@@ -58,7 +58,6 @@ std::vector<ValueId> add_mtp_depths(ModuleBuilder& b, const Pattern& pattern, Va
   const ParameterValues embedding{m.parameter_values[0], m.gradient_values[0]};
   std::vector<ValueId> hidden{h};
   if (pattern.mtp_depths == 0) return hidden;
-  m.mtp_scales = b.value({"mtp_scales", ValueKind::input, DType::f64, {pattern.mtp_depths}});
   for (int depth = 1; depth <= pattern.mtp_depths; ++depth) {
     Value loss{fmt::format("mtp{}.loss", depth), ValueKind::step, b.accumulate(), {1}};
     loss.read_by_host = true;
@@ -73,6 +72,18 @@ std::vector<ValueId> add_mtp_depths(ModuleBuilder& b, const Pattern& pattern, Va
   // micro-batch before those of the next.
   b.next_unit();
   return hidden;
+}
+
+std::vector<ExpertLayer> expert_layers_of(const Pattern& pattern) {
+  std::vector<ExpertLayer> found;
+  const auto add = [&](const std::vector<PatternLayer>& layers, int depth) {
+    for (const PatternLayer& layer : layers)
+      for (std::size_t i = 0; i < layer.symbols.size(); ++i)
+        if (layer.symbols[i] == Symbol::experts) found.push_back({depth, layer.physical[i]});
+  };
+  for (const Segment& segment : pattern.segments) add(segment.layers, 0);
+  for (int depth = 1; depth <= pattern.mtp_depths; ++depth) add(pattern.mtp_layers, depth);
+  return found;
 }
 
 // Every rank holds the same number of experts.
@@ -92,8 +103,13 @@ Module build_module(const ModelConfig& config, const ModuleOptions& options) {
     check_expert_ranks(config.experts.experts, options.layout.size_of(options.layout.expert_ranks()));
   ModuleBuilder b(config, options);
   Module& m = b.module();
+  m.length = options.length;
+  m.expert_layers = expert_layers_of(pattern);
   m.tokens = b.value({"tokens", ValueKind::input, DType::i32, {b.tokens()}});
   m.labels = b.value({"labels", ValueKind::input, DType::i32, {b.tokens()}});
+  if (options.packing.separate) m.boundaries = b.value({"boundaries", ValueKind::input, DType::i32, {b.tokens()}});
+  if (options.packing.reset_positions) m.positions = b.value({"positions", ValueKind::input, DType::i32, {b.tokens()}});
+  m.loss_scales = b.value({"loss_scales", ValueKind::input, DType::f64, {1 + pattern.mtp_depths}});
   m.loss = b.value({"loss", ValueKind::step, b.accumulate(), {1}});
   m.values[m.loss.index()].summed_over = b.summed_over_data();
   m.step_values = b.value({"step_values", ValueKind::step, DType::f64, {StepValues::count}});

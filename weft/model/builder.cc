@@ -159,13 +159,22 @@ ValueId ModuleBuilder::before(ValueId running) {
 }
 
 ValueId ModuleBuilder::router_losses() {
-  ++module_.router_layers;
   if (!module_.router_losses.valid()) {
-    module_.router_losses = value({"router_losses", ValueKind::step, DType::f64, {router_loss_count}});
+    const Shape shape{std::ssize(module_.expert_layers), router_loss_count};
+    module_.router_losses = value({"router_losses", ValueKind::step, DType::f64, shape});
     module_.values[module_.router_losses.index()].read_by_host = true;
     module_.values[module_.router_losses.index()].summed_over = summed_over_data();
   }
   return module_.router_losses;
+}
+
+std::int64_t ModuleBuilder::router_row() const {
+  const auto& layers = module_.expert_layers;
+  const auto at = std::find_if(layers.begin(), layers.end(), [&](const ExpertLayer& layer) {
+    return layer.depth == place_.depth && layer.physical == place_.physical;
+  });
+  WEFT_CHECK(at != layers.end(), "{} is not a layer of experts", place_.layer);
+  return at - layers.begin();
 }
 
 ValueId ModuleBuilder::balance_parameter(ValueId parameter, double rate) {

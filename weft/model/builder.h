@@ -9,15 +9,22 @@
 
 namespace weft {
 
+// How documents share a sample.
+struct Packing {
+  bool separate = false;         // no attention, state or convolution reaches from one into another
+  bool reset_positions = false;  // positions are counted from a document's beginning
+};
+
 // What the layers must know of a run beside the model itself.
 struct ModuleOptions {
   Precision precision;
   std::int64_t batch = 1, length = 1;           // of one micro-batch
   std::int64_t row_alignment = 1;               // of an expert's rows; kernels of some devices want more
   std::int64_t logits_slice_bytes = 128 << 20;  // the head works on slices of tokens whose logits fit in this
-  bool keep_logits = false;                     // evaluate writes Module::logits
-  Layout layout;                                // of the ranks; tells which experts are here
-  bool repeatable_attention = true;             // of AttentionBackward
+  Packing packing;
+  bool keep_logits = false;          // evaluate writes Module::logits
+  Layout layout;                     // of the ranks; tells which experts are here
+  bool repeatable_attention = true;  // of AttentionBackward
   ShardingStrategy sharding = ShardingStrategy::no_shard;
   bool shard_over_instances = false;  // of the optimizer (Layout::instances), what each of them divides
 };
@@ -55,7 +62,8 @@ class ModuleBuilder {
   // A sum over the micro-batches of a step so far; the first of a block takes what was `before` it into its sum.
   ValueId running(std::string name, DType dtype, const Shape& shape);
   ValueId before(ValueId running);
-  ValueId router_losses();  // Module::router_losses, made at the first call; counts the layers
+  ValueId router_losses();          // Module::router_losses, made at the first call
+  std::int64_t router_row() const;  // of this layer in them
   // Lets `rate` change a frozen parameter [E] once a step, by how often experts were chosen; returns the value of those
   // counts, f64 [E], which stands in the place of its gradient.
   ValueId balance_parameter(ValueId parameter, double rate);

@@ -181,9 +181,14 @@ struct Shard {
   ValueId partial_gradient, part_gradient;  // invalid: not trained
 };
 
-// The router's losses, by their place in Module::router_losses.
+// The router's losses, by their column in Module::router_losses.
 enum class RouterLoss : std::uint8_t { aux, sequence_aux, global_aux, z };
 inline constexpr int router_loss_count = static_cast<int>(RouterLoss::z) + 1;
+
+// A layer of experts: of the main part (depth 0) or of an MTP depth, and its symbol index there.
+struct ExpertLayer {
+  int depth = 0, physical = 0;
+};
 
 struct Module {
   Layout layout;  // of the ranks that run it
@@ -197,12 +202,16 @@ struct Module {
   ValueId update_values;  // f64 [StepValues::count]: step_values plus what the device computes; added with the updates
   // f64 [n]: sums of squares of the gradients, by row of norm_rows; added with the updates if gradients are clipped.
   ValueId squares;
-  // MTP: the factor of each depth's summed loss, an input f64 [depths]; and each depth's loss times that factor.
-  ValueId mtp_scales;
-  std::vector<ValueId> mtp_losses;
-  ValueId router_losses;  // f64 [router_loss_count], summed over layers; invalid: no such loss
-  int router_layers = 0;  // that add to it
-  ValueId indexer_loss;   // of sparse attention's indexers, if they are trained
+  // The factor of a micro-batch's summed loss, then that of each MTP depth: an input f64 [1 + depths].
+  ValueId loss_scales;
+  std::vector<ValueId> mtp_losses;  // by depth, times that factor
+  // Inputs i32 [T], in packed samples: the token at which a token's document begins, and a token's position. Invalid: a
+  // sample is one document, and positions are counted from its beginning.
+  ValueId boundaries, positions;
+  std::int64_t length = 0;                 // of a sample, in tokens
+  std::vector<ExpertLayer> expert_layers;  // of the whole pattern, in its order
+  ValueId router_losses;                   // f64 [expert_layers, router_loss_count]; invalid: no such loss
+  ValueId indexer_loss;                    // of sparse attention's indexers, if they are trained
   std::vector<ValueId> parameter_values, gradient_values;  // by TensorId; no gradient unless trained
   std::vector<ParameterStates> states;                     // by TensorId; added with the updates
   ShardingStrategy sharding = ShardingStrategy::no_shard;

@@ -5,6 +5,7 @@
 #include "weft/data/byte_tokenizer.h"
 #include "weft/data/entropy.h"
 #include "weft/data/megatron_source.h"
+#include "weft/data/packed_documents.h"
 #include "weft/data/stories.h"
 #include "weft/data/text_source.h"
 
@@ -19,6 +20,19 @@ std::array<std::int64_t, 3> samples_of(const TrainOptions& o) {
   const std::int64_t batch = o.batch.global_batch_size, iterations = o.batch.train_iters;
   const std::int64_t evaluations = validates(o) ? iterations / o.data.eval_interval + 1 : 0;
   return {iterations * batch, evaluations * o.data.eval_iters * batch, 0};
+}
+
+// UserError where nothing tells which token ends a document.
+std::int32_t document_end(const TrainOptions& o, const Tokenizer* tokenizer, std::int64_t vocabulary) {
+  if (tokenizer) return tokenizer->eod();
+  if (o.data.mock_data) return static_cast<std::int32_t>(vocabulary - 1);
+  const char* asked = o.data.reset_position_ids     ? "--reset-position-ids"
+                      : o.data.reset_attention_mask ? "--reset-attention-mask"
+                                                    : "--eod-mask-loss";
+  throw UserError(
+      "{}: which token ends a document depends on the tokenizer of --hf {}, which Weft does not read; name "
+      "one with --tokenizer-type",
+      asked, o.model.hf);
 }
 
 }  // namespace
@@ -74,6 +88,11 @@ RunData open_run_data(const TrainOptions& o, std::int64_t vocabulary) {
     run.splits = open_text_data(text, *run.tokenizer, t, stories ? "stories" : o.data.text);
     run.letter_entropy = letter_entropy(text);
   }
+  const DocumentRules rules{o.data.reset_attention_mask, o.data.reset_position_ids, o.data.eod_mask_loss};
+  if (!rules.any()) return run;
+  const std::int32_t end = document_end(o, run.tokenizer.get(), vocabulary);
+  for (std::unique_ptr<TokenSource>* split : {&run.splits.train, &run.splits.valid, &run.splits.test})
+    *split = with_documents(std::move(*split), end, rules);
   return run;
 }
 

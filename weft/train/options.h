@@ -131,6 +131,7 @@ struct DataOptions {
   std::string text;            // a file
   std::string tokenizer_type;  // derived, unless the model is loaded
   std::int64_t vocab_size = 0, make_vocab_size_divisible_by = 128;
+  bool reset_position_ids = false, reset_attention_mask = false, eod_mask_loss = false;
   std::int64_t seed = 1234;
   std::int64_t eval_interval = 1000, eval_iters = 100;
 };
@@ -158,6 +159,7 @@ struct OptimizerOptions {
 struct LoggingOptions {
   std::int64_t log_interval = 100;
   std::string metrics, tensorboard_dir;
+  bool moe_per_layer = false;
   std::vector<std::string> sample;  // prompts
   std::int64_t sample_length = 200;
   double sample_temperature = 0.8;

@@ -192,16 +192,13 @@ void add_refused_flags(FlagTable& flags) {
       "FILE");
   refuse_all(flags, {"--data-args-path", "--per-split-data-args-path"},
              "write data-path = [...] into a TOML file and pass it with --config", "FILE");
-  refuse_all(flags, {"--reset-position-ids", "--reset-attention-mask", "--eod-mask-loss"},
-             "the documents of a sample see each other, and every token counts in the loss; drop the flag");
   refuse_all(flags, {"--padded-vocab-size"}, "set --make-vocab-size-divisible-by", "N");
   refuse_all(flags, {"--full-validation"}, "set --eval-iters");
   refuse_all(flags, {"--skip-train"}, "Weft validates only while training; drop the flag");
   refuse_all(flags, {"--wandb-project", "--wandb-exp-name", "--wandb-entity", "--wandb-save-dir"}, no_wandb, "NAME");
   refuse_all(flags,
              {"--log-params-norm", "--log-num-zeros-in-grad", "--log-timers-to-tensorboard", "--log-progress",
-              "--log-memory-to-tensorboard", "--log-validation-ppl-to-tensorboard", "--log-straggler",
-              "--moe-per-layer-logging"},
+              "--log-memory-to-tensorboard", "--log-validation-ppl-to-tensorboard", "--log-straggler"},
              "Weft does not log it; drop the flag (--metrics FILE writes one JSON line per step)");
   refuse_all(flags, {"--log-memory-interval"}, "memory is planned and reported before the first step; drop the flag",
              "N");

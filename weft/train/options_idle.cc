@@ -24,13 +24,14 @@ bool is_yarn(const Flag& flag) {
 // The flag has an effect if the pattern has any of these layers; "": always.
 std::string_view layers_of(const Flag& flag) {
   if (is_one_of(flag, {"--num-attention-heads", "--position-embedding-type", "--rotary-base", "--rotary-scaling-factor",
-                       "--qk-layernorm"}))  // latent attention always has its norms
+                       "--qk-layernorm", "--reset-position-ids"}))  // latent attention always has its norms
     return "*+D";
   if (is_yarn(flag)) return "*+D";
   if (flag.name == "--add-bias-linear") return "*-E";
   if (is_one_of(flag, {"--ffn-hidden-size", "--activation", "--activation-func-clamp-value", "--glu-linear-offset"}))
     return "-E";
   if (flag.name == "--expert-model-parallel-size") return "E";
+  if (flag.name == "--moe-per-layer-logging") return "E";
   if (flag.name.starts_with("--dsa-")) return "D";
   if (flag.name.starts_with("--mamba-")) return "M";
   if (flag.name.starts_with("--linear-") && flag.name != "--linear-attention-freq") return "G";
@@ -108,6 +109,9 @@ class Idle {
     if (flag.name == "--moe-router-bias-update-rate" && !m_.moe_router_enable_expert_bias)
       return "needs --moe-router-enable-expert-bias";
     BalanceSpec balance;
+    if (flag.name == "--moe-per-layer-logging" && m_.hf.empty() && m_.moe_z_loss_coeff == 0 &&
+        !balance_losses(m_, balance) && balance.aux_loss + balance.sequence_aux_loss + balance.global_aux_loss == 0)
+      return "no loss balances the experts; set --moe-aux-loss-coeff or --moe-z-loss-coeff";
     if (flag.name == "--moe-router-load-balancing-type" && flag.show() != "none" && !balance_losses(m_, balance) &&
         balance.aux_loss + balance.sequence_aux_loss + balance.global_aux_loss == 0)
       return "its coefficient is 0; set --moe-aux-loss-coeff";
@@ -118,6 +122,9 @@ class Idle {
     const OptimizerOptions& optimizer = o_.optimizer;
     if (flag.name == "--split" && o_.data.data_path.empty() && !o_.data.mock_data)
       return "only --data-path and --mock-data are split; drop the flag";
+    if (is_one_of(flag, {"--reset-attention-mask", "--reset-position-ids", "--eod-mask-loss"}) &&
+        o_.data.data_path.empty() && o_.data.train_data_path.empty() && !o_.data.mock_data)
+      return "stories and --text are one document; drop the flag, or use --data-path or --mock-data";
     if (flag.name.starts_with("--lr-wsd-") && optimizer.lr_decay_style != DecayStyle::wsd)
       return "only --lr-decay-style WSD uses it; drop the flag";
     if (flag.name == "--min-lr" && optimizer.lr_decay_style == DecayStyle::constant)

@@ -59,6 +59,13 @@ void add_data_flags(FlagTable& flags, DataOptions& data) {
       .add("--make-vocab-size-divisible-by", data.make_vocab_size_divisible_by, "N",
            "Pad the rows of embedding and head to a multiple of N, the same in every layout.")
       .at_least(1);
+  flags.add("--reset-attention-mask", data.reset_attention_mask,
+            "The documents of a sample do not see each other: attention, states, convolutions and the shift of MTP end "
+            "with a document. A document ends with the tokenizer's end-of-document token.");
+  flags.add("--reset-position-ids", data.reset_position_ids,
+            "Count positions from the beginning of a document, not of the sample.");
+  flags.add("--eod-mask-loss", data.eod_mask_loss,
+            "What follows the end of a document is not predicted: it does not count in the loss.");
   flags.add("--seed", data.seed, "N", "Seed of the initial weights and the order of samples.")
       .at_least(0)
       .at_most(4294967295.0)
@@ -74,6 +81,10 @@ void add_logging_flags(FlagTable& flags, LoggingOptions& logging) {
   flags.section("Logging");
   flags.add("--log-interval", logging.log_interval, "N", "Steps between log lines.").at_least(1);
   flags.add("--metrics", logging.metrics, "FILE", "Write one JSON line per step.");
+  flags.add(
+      "--moe-per-layer-logging", logging.moe_per_layer,
+      "Log the losses that balance experts for each layer, too: by its place among the symbols of the pattern, and "
+      "apart for each depth of multi-token prediction.");
   flags.add("--tensorboard-dir", logging.tensorboard_dir, "DIR", "Write TensorBoard event files.");
   flags
       .add("--sample", logging.sample, "PROMPT",

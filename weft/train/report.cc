@@ -174,12 +174,19 @@ std::string to_text(const LogLine& l) {
 }
 
 std::vector<std::pair<std::string, double>> named_losses(const BalanceSpec& balance, const Module& module,
-                                                         const StepResult& result) {
+                                                         const StepResult& result, bool by_layer) {
   std::vector<std::pair<std::string, double>> losses;
   if (module.indexer_loss.valid()) losses.emplace_back("indexer_loss", result.indexer_loss);
   if (result.router_losses.empty()) return losses;
   const auto add = [&](double coefficient, const char* name, RouterLoss loss) {
-    if (coefficient > 0) losses.emplace_back(name, result.router_losses[static_cast<std::size_t>(loss)]);
+    if (coefficient == 0) return;
+    const auto column = static_cast<std::size_t>(loss);
+    losses.emplace_back(name, result.router_losses[column]);
+    for (std::size_t i = 0; by_layer && i < module.expert_layers.size(); ++i) {
+      const auto [depth, physical] = module.expert_layers[i];
+      losses.emplace_back(fmt::format("{}{}_layer_{}", name, depth > 0 ? fmt::format("_mtp_{}", depth) : "", physical),
+                          result.layer_losses[i * router_loss_count + column]);
+    }
   };
   add(balance.aux_loss, "load_balancing_loss", RouterLoss::aux);
   add(balance.sequence_aux_loss, "seq_load_balancing_loss", RouterLoss::sequence_aux);

@@ -60,7 +60,8 @@ struct LogLine {
 std::string to_text(const LogLine& line);
 
 // Losses of routers that the run asks for, under Megatron's names; and those of sparse attention's indexers.
+// by_layer: also the router's losses of each layer, "z_loss_layer_3" or, in an MTP depth, "z_loss_mtp_1_layer_0".
 std::vector<std::pair<std::string, double>> named_losses(const BalanceSpec& balance, const Module& module,
-                                                         const StepResult& result);
+                                                         const StepResult& result, bool by_layer);
 
 }  // namespace weft

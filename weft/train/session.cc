@@ -19,6 +19,7 @@ StepOptions training_step(const SessionOptions& o) {
   step.module.layout = o.layout;
   step.module.batch = o.batch;
   step.module.length = o.length;
+  step.module.packing = o.packing;
   step.module.logits_slice_bytes = o.logits_slice_bytes;
   step.module.repeatable_attention = o.repeatable_attention;
   step.module.sharding = o.sharding;
@@ -192,8 +193,11 @@ StepResult Session::step(std::span<const MicroBatch> batches, double learning_ra
   for (ValueId loss : module_.mtp_losses)
     result.mtp_losses.push_back(train_->result(loss)[0] / inputs_.mtp_factor(module_));
   if (module_.router_losses.valid()) {
-    result.router_losses = train_->result(module_.router_losses);
-    for (double& loss : result.router_losses) loss /= module_.router_layers;
+    result.layer_losses = train_->result(module_.router_losses);
+    const auto layers = static_cast<double>(module_.expert_layers.size());
+    result.router_losses.assign(router_loss_count, 0);
+    for (std::size_t i = 0; i < result.layer_losses.size(); ++i)
+      result.router_losses[i % router_loss_count] += result.layer_losses[i] / layers;
   }
   if (module_.indexer_loss.valid()) result.indexer_loss = train_->result(module_.indexer_loss)[0];
   if (!options_.updates()) return result;

@@ -37,6 +37,7 @@ struct SessionOptions {
   PlanOptions plan;                    // of the training plan; kind `gradients`: no updates (probe)
   OptimizerSpec optimizer;
   int threads = 1;
+  Packing packing;
   std::int64_t logits_slice_bytes = 128 << 20;
   bool repeatable_attention = true;
   ShardingStrategy sharding = ShardingStrategy::no_shard;
@@ -73,6 +74,7 @@ struct StepResult {
   bool finite = true;                   // false: weights were left as they were
   // By RouterLoss: the mean over micro-batches and layers, without coefficient; empty: there are none.
   std::vector<double> router_losses = {};
+  std::vector<double> layer_losses = {};  // the same for each of Module::expert_layers
 };
 
 // With several ranks, every call that runs a plan or sets weights is made by all of them.

@@ -47,6 +47,7 @@ SessionOptions session_options(const TrainOptions& o, const ModelConfig& config,
   s.precision = precision_of(o);
   s.batch = o.batch.micro_batch_size;
   s.length = o.batch.seq_length;
+  s.packing = {o.data.reset_attention_mask, o.data.reset_position_ids};
   s.plan.micro_batches = static_cast<int>(micro_batches(o));
   s.plan.block = static_cast<int>(o.execution.block);
   if (!o.execution.inject_fault.empty()) s.fault = parse_fault(o.execution.inject_fault);

@@ -20,26 +20,21 @@ void StepInputs::write(const PreparedPlan& plan, std::span<const MicroBatch> bat
                        const StepNumbers& numbers) const {
   const Module& module = plan.module();
   const auto micro_batches = static_cast<double>(batches.size());
-  std::int64_t counted = -1;
   for (std::size_t i = 0; i < batches.size(); ++i) {
     const MicroBatch& batch = batches[i];
     const int micro_batch = static_cast<int>(i);
-    const std::int64_t here = copy_checked(batch, config_.vocabulary, plan.input_ints(module.tokens, micro_batch),
-                                           plan.input_ints(module.labels, micro_batch));
-    WEFT_CHECK(counted < 0 || counted == here, "micro-batches count {} and {} tokens", counted, here);
-    counted = here;
-    if (module.mtp_losses.empty()) continue;
-    // As in the main loss: within a micro-batch, every token that the depth predicts counts the same.
-    const std::span<double> scales = plan.input_doubles(module.mtp_scales, micro_batch);
-    std::int64_t predicted = here;
-    for (std::size_t d = 0; d < scales.size(); ++d) {
-      predicted -= counted_labels_at(batch, static_cast<std::int64_t>(d));
-      scales[d] = mtp_factor(module) /
-                  (static_cast<double>(std::max<std::int64_t>(predicted, 1)) * micro_batches * data_ranks_);
-    }
+    const std::int64_t counted = copy_checked(batch, config_.vocabulary, plan.input_ints(module.tokens, micro_batch),
+                                              plan.input_ints(module.labels, micro_batch));
+    write_documents(plan, micro_batch, batch);
+    const auto scale = [&](std::int64_t labels) {
+      return 1.0 / (static_cast<double>(std::max<std::int64_t>(labels, 1)) * micro_batches) / data_ranks_;
+    };
+    const std::span<double> scales = plan.input_doubles(module.loss_scales, micro_batch);
+    scales[0] = scale(counted);
+    for (std::size_t d = 1; d < scales.size(); ++d)
+      scales[d] = mtp_factor(module) * scale(counted - counted_labels_before(batch, static_cast<std::int64_t>(d)));
   }
-  write_numbers(plan, numbers,
-                1.0 / (static_cast<double>(std::max<std::int64_t>(counted, 1)) * micro_batches) / data_ranks_);
+  write_numbers(plan, numbers);
 }
 
 void StepInputs::write_zeros(const PreparedPlan& plan, int micro_batch) const {
@@ -48,20 +43,35 @@ void StepInputs::write_zeros(const PreparedPlan& plan, int micro_batch) const {
     const std::span<std::int32_t> zeros = plan.input_ints(tokens, micro_batch);
     std::fill(zeros.begin(), zeros.end(), 0);
   }
-  write_numbers(plan, {}, 1);
-  if (module.mtp_losses.empty()) return;
-  const std::span<double> ones = plan.input_doubles(module.mtp_scales, micro_batch);
+  write_documents(plan, micro_batch, {});
+  const std::span<double> ones = plan.input_doubles(module.loss_scales, micro_batch);
   std::fill(ones.begin(), ones.end(), 1.0);
+  write_numbers(plan, {});
 }
 
-void StepInputs::write_numbers(const PreparedPlan& plan, const StepNumbers& numbers, double loss_scale) const {
+void StepInputs::write_documents(const PreparedPlan& plan, int micro_batch, const MicroBatch& batch) const {
+  const Module& module = plan.module();
+  const std::int64_t length = module.length;
+  const auto write = [&](ValueId value, const std::vector<std::int32_t>& told, auto of_one_document) {
+    if (!plan.uses(value, micro_batch)) return;
+    const std::span<std::int32_t> out = plan.input_ints(value, micro_batch);
+    WEFT_CHECK(told.empty() || told.size() == out.size(), "documents of {} tokens for a step of {}", told.size(),
+               out.size());
+    for (std::size_t t = 0; t < out.size(); ++t)
+      out[t] = told.empty() ? static_cast<std::int32_t>(of_one_document(static_cast<std::int64_t>(t))) : told[t];
+  };
+  write(module.boundaries, batch.boundaries, [=](std::int64_t t) { return t - t % length; });
+  write(module.positions, batch.positions, [=](std::int64_t t) { return t % length; });
+}
+
+void StepInputs::write_numbers(const PreparedPlan& plan, const StepNumbers& numbers) const {
+  if (!plan.uses(plan.module().step_values)) return;  // evaluation of a model without router losses
   const std::span<double> values = plan.input_doubles(plan.module().step_values);
   const auto t = static_cast<double>(numbers.step);
   values[StepValues::learning_rate] = numbers.learning_rate;
   values[StepValues::weight_decay] = numbers.weight_decay;
   values[StepValues::correction1] = 1 - std::pow(optimizer_.beta1, t);
   values[StepValues::correction2] = 1 - std::pow(optimizer_.beta2, t);
-  values[StepValues::loss_scale] = loss_scale;
   values[StepValues::router_loss_scale] = 1.0 / (static_cast<double>(plan.plan().micro_batches) * data_ranks_);
 }
 

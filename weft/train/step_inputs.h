@@ -27,7 +27,8 @@ class StepInputs {
   double mtp_factor(const Module& module) const;  // of one depth's mean loss in the sum that is trained
 
  private:
-  void write_numbers(const PreparedPlan& plan, const StepNumbers& numbers, double loss_scale) const;
+  void write_numbers(const PreparedPlan& plan, const StepNumbers& numbers) const;
+  void write_documents(const PreparedPlan& plan, int micro_batch, const MicroBatch& batch) const;
 
   ModelConfig config_;
   OptimizerSpec optimizer_;

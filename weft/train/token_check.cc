@@ -58,11 +58,18 @@ void check_tokens(const MicroBatch& batch, std::int64_t vocabulary) {
   if (bits >> 31 != 0) require_tokens(batch, vocabulary);
 }
 
-std::int64_t counted_labels_at(const MicroBatch& batch, std::int64_t position) {
+std::int64_t counted_labels_before(const MicroBatch& batch, std::int64_t positions) {
   std::int64_t counted = 0;
-  if (position >= batch.length) return counted;
-  for (std::int64_t t = position; t < std::ssize(batch.labels); t += batch.length)
-    counted += batch.labels[static_cast<std::size_t>(t)] >= 0;
+  if (!batch.boundaries.empty()) {
+    for (std::int64_t t = 0; t < std::ssize(batch.labels); ++t) {
+      const auto i = static_cast<std::size_t>(t);
+      counted += t - batch.boundaries[i] < positions && batch.labels[i] >= 0;
+    }
+    return counted;
+  }
+  for (std::int64_t begin = 0; begin < std::ssize(batch.labels); begin += batch.length)
+    for (std::int64_t t = begin; t < begin + std::min(positions, batch.length); ++t)
+      counted += batch.labels[static_cast<std::size_t>(t)] >= 0;
   return counted;
 }
 

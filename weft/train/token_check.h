@@ -16,7 +16,8 @@ std::int64_t copy_checked(const MicroBatch& batch, std::int64_t vocabulary, std:
 // The same check alone.
 void check_tokens(const MicroBatch& batch, std::int64_t vocabulary);
 
-// The number of labels that count at one position of every sequence.
-std::int64_t counted_labels_at(const MicroBatch& batch, std::int64_t position);
+// The number of labels that count among the first `positions` of every document, as far as documents are told apart, or
+// of every sample.
+std::int64_t counted_labels_before(const MicroBatch& batch, std::int64_t positions);
 
 }  // namespace weft

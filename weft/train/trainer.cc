@@ -311,7 +311,8 @@ void Loop::print_line(std::int64_t iteration, const StepResult& result, double r
   line.learning_rate = rate;
   line.loss = sums.steps > 0 ? sums.loss / steps : result.loss;
   line.gradient_norm = result.gradient_norm;
-  line.router_losses = named_losses(config_.experts.balance, session_->module(), result);
+  line.router_losses =
+      named_losses(config_.experts.balance, session_->module(), result, options_.logging.moe_per_layer);
   for (double sum : sums.mtp_losses) line.mtp_losses.push_back(sum / steps);
   line.seconds_left = seconds_since(begin_) / static_cast<double>(iteration - first_iteration_ + 1) *
                       static_cast<double>(line.iterations - iteration);
@@ -326,7 +327,7 @@ void Loop::write_metrics(std::int64_t iteration, const StepResult& result, doubl
   // "mtp_1_loss", ...
   std::vector<std::string> mtp_names;
   for (std::size_t d = 1; d <= result.mtp_losses.size(); ++d) mtp_names.push_back(fmt::format("mtp_{}_loss", d));
-  const auto router = named_losses(config_.experts.balance, session_->module(), result);
+  const auto router = named_losses(config_.experts.balance, session_->module(), result, options_.logging.moe_per_layer);
   write_or_drop(metrics_, [&](MetricsWriter& metrics) {
     std::vector<Metric> line = {{"iteration", iteration},
                                 {"loss", result.loss},

@@ -85,11 +85,13 @@ bool step_value_changed_early(const GoodPlan& good, Dice&, Damage& d) {
       find_nodes(good.plan, [&](const Node& n) {
         return n.phase == Phase::forward && n.piece.valid() && good.plan.place_of(n).layer == "head";
       }).back();
-  // The clip factor overwrites the host's numbers before all of them are read.
+  // The clip factor overwrites the host's numbers before a head that reads them, too.
+  std::vector<BufferUse> uses = uses_of(good.plan, clip), read = uses_of(good.plan, head);
   BufferId given;
-  for (const BufferUse& use : good.plan.uses_of(good.plan.nodes[head]))
+  for (const BufferUse& use : uses)
     if (good.plan.value_of(use.buffer).name == "step_values") given = use.buffer;
-  std::vector<BufferUse> uses = uses_of(good.plan, clip);
+  read.push_back({given, Access::read});
+  set_uses(d.plan, head, read);
   for (BufferUse& use : uses)
     if (use.buffer == given) use.access = Access::write;
   set_uses(d.plan, clip, uses);

@@ -16,8 +16,7 @@ struct StepValues {
     learning_rate,
     weight_decay,
     correction1,
-    correction2,  // 1 - beta^t
-    loss_scale,
+    correction2,        // 1 - beta^t
     router_loss_scale,  // one micro-batch's share of the global batch
     gradient_norm,
     clip_factor,

@@ -22,6 +22,7 @@ struct SelfAttention : ResidualBlock {  // in: the raw product; without query/ke
   double scale = 0;
   bool repeatable = true;
 
+  ValueId boundaries;
   ValueId qkv, q_inverse, k_inverse, context, lse;  // mixed: the gated context, or context itself
   ValueId delta, dsinks;
   Norm q_norm, k_norm;
@@ -77,6 +78,7 @@ void add_values(ModuleBuilder& b, SelfAttention& v) {
   const std::int64_t T = b.tokens(), H = b.config().hidden;
   const DType compute = b.compute(), acc = b.accumulate();
   v.add_norm_values(b);
+  v.boundaries = b.module().boundaries;
   v.qkv = b.activation("qkv", compute, {T, v.width()});
   v.in = v.spec.qk_norm ? b.activation("qkv_raw", compute, {T, v.width()}) : v.qkv;
   if (v.spec.qk_norm) {
@@ -100,6 +102,7 @@ void rotate(const Run& r, const SelfAttention& v, const Tensor& packed, bool inv
   Rotary arguments;
   arguments.cosine = r[v.rope.cosine];
   arguments.sine = r[v.rope.sine];
+  arguments.positions = given(r, v.rope.positions);
   arguments.head_dim = v.d;
   arguments.width = v.rope.width;
   arguments.length = v.length;
@@ -118,6 +121,7 @@ Attention attention_of(const Run& r, const SelfAttention& v) {
   a.v = v.v(packed);
   a.out = r[v.context];
   a.lse = r[v.lse];
+  a.boundaries = given(r, v.boundaries);
   a.length = v.length;
   a.heads = v.hq;
   a.kv_heads = v.hk;
@@ -170,7 +174,8 @@ PieceCode forward(const SelfAttention& v) {
     reads(f, {v.q_norm.value, v.k_norm.value});
     writes(f, {v.in, v.q_inverse, v.k_inverse});
   }
-  if (v.spec.rope.enabled) reads(f, {v.rope.cosine, v.rope.sine});
+  if (v.spec.rope.enabled) reads(f, {v.rope.cosine, v.rope.sine, v.rope.positions});
+  reads(f, {v.boundaries});
   f.run = [v](const Run& r) { run_forward(r, v); };
   return f;
 }
@@ -180,7 +185,8 @@ PieceCode backward(const SelfAttention& v) {
   reads(g, {v.dy, v.x, v.inverse, v.norm.value, v.w_in.value, v.w_out.value, v.qkv, v.context, v.lse});
   writes(g, {v.din, v.dmixed, v.dxn, v.delta, v.dx});
   adds_to(g, {v.norm.gradient});
-  if (v.spec.rope.enabled) reads(g, {v.rope.cosine, v.rope.sine});
+  if (v.spec.rope.enabled) reads(g, {v.rope.cosine, v.rope.sine, v.rope.positions});
+  reads(g, {v.boundaries});
   if (v.spec.sinks) {
     reads(g, {v.sinks.value});
     writes(g, {v.dsinks});

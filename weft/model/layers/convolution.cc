@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "weft/device/operations.h"
+#include "weft/model/layers/uses.h"
 
 namespace weft {
 
@@ -13,6 +14,7 @@ CausalConvolution operation(const Run& r, const Convolution& c, const Tensor& x)
   op.x = x;
   op.weight = r[c.value];
   if (c.has_bias()) op.bias = r[c.bias.value];
+  op.boundaries = given(r, c.boundaries);
   op.length = c.length;
   return op;
 }

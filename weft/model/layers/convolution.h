@@ -8,6 +8,7 @@ namespace weft {
 struct Convolution : ParameterValues {  // [channels, taps]
   ParameterValues bias = {};            // [channels]; invalid: none
   std::int64_t length = 0;              // of a sequence
+  ValueId boundaries = {};              // of documents in it; may be invalid
   bool has_bias() const { return bias.value.valid(); }
 
   void forward(const Run& r, const Tensor& x, const Tensor& y) const;

@@ -49,6 +49,7 @@ void add_parameters(ModuleBuilder& b, DeltaNet& v) {
                           {b.part(Role::conv_q, {Dk, spec.taps}, taps), b.part(Role::conv_k, {Dk, spec.taps}, taps),
                            b.part(Role::conv_v, {Dv, spec.taps}, taps)})};
   v.w_conv.length = v.length;
+  v.w_conv.boundaries = b.module().boundaries;
   b.keep_gradient_precise(v.w_conv);
   const Shape heads{spec.heads};
   v.A_log = b.precise_parameter("A_log", heads, {b.part(Role::A_log, heads, {Init::Kind::log_uniform, 1, 16})});
@@ -101,6 +102,7 @@ DeltaRule rule_of(const Run& r, const DeltaNet& v) {
   op.A_log = r[v.A_log.value];
   op.dt_bias = r[v.dt_bias.value];
   op.states = r[v.states];
+  op.boundaries = given(r, v.w_conv.boundaries);
   op.length = v.length;
   op.chunk = v.spec.chunk;
   op.heads = v.spec.heads;
@@ -148,8 +150,8 @@ void run_backward(const Run& r, const DeltaNet& v) {
 
 PieceCode forward(const DeltaNet& v) {
   PieceCode f;
-  reads(f, {v.x, v.norm.value, v.w_in.value, v.w_conv.value, v.A_log.value, v.dt_bias.value, v.head_norm.value,
-            v.w_out.value});
+  reads(f, {v.x, v.norm.value, v.w_in.value, v.w_conv.value, v.w_conv.boundaries, v.A_log.value, v.dt_bias.value,
+            v.head_norm.value, v.w_out.value});
   writes(f, {v.xn, v.inverse, v.in, v.conv, v.unit, v.states, v.read, v.head_inverse, v.mixed, v.y});
   f.run = [v](const Run& r) { run_forward(r, v); };
   return f;
@@ -158,7 +160,7 @@ PieceCode forward(const DeltaNet& v) {
 PieceCode backward(const DeltaNet& v) {
   PieceCode g;
   reads(g, {v.dy, v.x, v.inverse, v.in, v.conv, v.unit, v.states, v.read, v.head_inverse, v.norm.value, v.w_in.value,
-            v.w_conv.value, v.A_log.value, v.dt_bias.value, v.head_norm.value, v.w_out.value});
+            v.w_conv.value, v.w_conv.boundaries, v.A_log.value, v.dt_bias.value, v.head_norm.value, v.w_out.value});
   writes(g, {v.din, v.dmixed, v.dread, v.dconv, v.sums, v.dxn, v.dx});
   adds_to(g, {v.norm.gradient, v.w_conv.gradient, v.A_log.gradient, v.dt_bias.gradient, v.head_norm.gradient});
   g.run = [v](const Run& r) { run_backward(r, v); };

@@ -45,7 +45,10 @@ RouterBalance::RouterBalance(ModuleBuilder& b, const ExpertsSpec& spec, ValueId 
     if (b.summed_over_data().valid()) snapshot_ = b.activation("counts_of_all", DType::f64, {1, E});
     balance_.push_back({spec_.global_aux_loss, snapshot_, 1, RouterLoss::global_aux});
   }
-  if (!balance_.empty() || spec_.z_loss > 0) losses_ = b.router_losses();
+  if (!balance_.empty() || spec_.z_loss > 0) {
+    losses_ = b.router_losses();
+    row_ = b.router_row();
+  }
   if (expert_bias.valid() && spec_.bias_update_rate > 0)
     bias_counts_ = b.balance_parameter(expert_bias, spec_.bias_update_rate);
 }
@@ -107,7 +110,11 @@ void RouterBalance::add_backward(PieceCode& code) const {
 void RouterBalance::add_gradients(const Run& r, ValueId dlogits) const {
   if (!losses_.valid()) return;
   const Tensor scale = r[step_].slice_rows(StepValues::router_loss_scale, 1);
-  const auto slot = [&](RouterLoss loss) { return r[losses_].slice_rows(static_cast<std::int64_t>(loss), 1); };
+  const auto slot = [&](RouterLoss loss) {
+    return r[losses_]
+        .reshape({r[losses_].shape.elements()})
+        .slice_rows(row_ * router_loss_count + static_cast<std::int64_t>(loss), 1);
+  };
   if (r.store(losses_) == Store::write) r.ops().fill(r.stream(), {r[losses_], 0});
   for (const Loss& loss : balance_)
     r.ops().balance_losses(r.stream(), {router_.score,

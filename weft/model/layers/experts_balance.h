@@ -43,6 +43,7 @@ class RouterBalance {
   ValueId running_, before_, snapshot_;     // f64 [1, E]: of this step so far; of all ranks
   ValueId bias_counts_;                     // f64 [E]: of the whole step, in place of a gradient
   ValueId losses_, step_;
+  std::int64_t row_ = 0;  // of the losses
   std::vector<Loss> balance_;
 };
 

@@ -20,9 +20,10 @@ struct Head {
   ParameterValues w;
   int depth = 0;
   std::int64_t T = 0, S = 0;  // tokens, tokens per slice
-  std::int64_t vocabulary = 0, length = 0, scale_row = 0;
+  std::int64_t vocabulary = 0, length = 0;
   ValueId x, dx, next, labels, loss, scales, logits, dlogits;
-  ValueId kept;  // all logits, where an evaluation keeps them
+  ValueId boundaries;  // of documents, where labels are shifted within them
+  ValueId kept;        // all logits, where an evaluation keeps them
 
   bool main() const { return depth == 0; }
   // Gradients of logits enter products in the model's dtype.
@@ -43,7 +44,6 @@ Head described(const ModuleBuilder& b, ValueId x, ParameterValues w, int depth) 
   v.S = (T + slices - 1) / slices;
   v.vocabulary = b.config().vocabulary;
   v.length = b.options().length;
-  v.scale_row = v.main() ? static_cast<std::int64_t>(StepValues::loss_scale) : depth - 1;
   v.x = x;
   return v;
 }
@@ -55,7 +55,8 @@ void add_values(ModuleBuilder& b, Head& v) {
   v.next = m.labels;  // what the main part predicts
   v.labels = v.main() ? v.next : b.scratch("labels", DType::i32, {v.T});
   v.loss = v.main() ? m.loss : m.mtp_losses[static_cast<std::size_t>(v.depth - 1)];
-  v.scales = v.main() ? m.step_values : m.mtp_scales;
+  v.scales = m.loss_scales;
+  v.boundaries = v.main() ? ValueId{} : m.boundaries;
   v.logits = b.scratch("logits", acc, {v.S, V});
   v.dlogits = compute != acc ? b.scratch("d(logits)", compute, {v.S, V}) : v.logits;
   v.dx = b.gradient_of(v.x);
@@ -63,13 +64,13 @@ void add_values(ModuleBuilder& b, Head& v) {
 }
 
 void make_labels(const Run& r, const Head& v) {
-  if (!v.main()) r.ops().shift(r.stream(), {r[v.next], r[v.labels], {}, v.depth, -1, v.length});
+  if (!v.main()) r.ops().shift(r.stream(), {r[v.next], r[v.labels], given(r, v.boundaries), v.depth, -1, v.length});
 }
 
 // The loss of n tokens from `begin` on; dlogits may be absent.
 void add_loss(const Run& r, const Head& v, std::int64_t begin, std::int64_t n, const Tensor& logits,
               const Tensor& dlogits) {
-  const Tensor labels = r[v.labels].slice_rows(begin, n), scale = r[v.scales].slice_rows(v.scale_row, 1);
+  const Tensor labels = r[v.labels].slice_rows(begin, n), scale = r[v.scales].slice_rows(v.depth, 1);
   r.ops().cross_entropy(
       r.stream(), {logits, labels, scale, r[v.loss], dlogits, {}, v.vocabulary, Head::store(r.store(v.loss), begin)});
 }
@@ -127,14 +128,14 @@ void add_head(ModuleBuilder& b, ValueId x, ParameterValues w, int depth) {
 
   Piece& p = b.piece("loss");
   p.place.section = Section::head;
-  reads(p.forward, {x, w.value, v.next, v.scales});
+  reads(p.forward, {x, w.value, v.next, v.scales, v.boundaries});
   writes(p.forward, {v.logits});
   adds_to(p.forward, {v.loss, v.dx, w.gradient});
   if (v.narrow()) writes(p.forward, {v.dlogits});
   if (!v.main()) writes(p.forward, {v.labels});
   p.forward.run = [v](const Run& r) { train(r, v); };
 
-  reads(p.evaluate, {x, w.value, v.next, v.scales});
+  reads(p.evaluate, {x, w.value, v.next, v.scales, v.boundaries});
   writes(p.evaluate, {v.logits});
   adds_to(p.evaluate, {v.loss});
   if (!v.main()) writes(p.evaluate, {v.labels});

@@ -15,7 +15,7 @@ namespace weft {
 namespace {
 
 struct KeyChooser {
-  ValueId xn, q_latent;
+  ValueId xn, q_latent, boundaries;
   RotaryTables rope;
   std::int64_t n = 0, d = 0, length = 0;
   double scale = 0, epsilon = 0, factor = 0;  // of the scores, the norm, the loss
@@ -24,7 +24,7 @@ struct KeyChooser {
   Linear w_q, w_kw;  // without gradients unless trained
   ParameterValues norm, norm_bias;
   ValueId q, kw, k, mean, inverse, keys;
-  ValueId dq, dkw, dk, scratch, loss, step;
+  ValueId dq, dkw, dk, scratch, loss, scales;
 
   Indexer scores(const Run& r) const { return {r[q], r[k], r[kw].slice_columns(d, n), n, d, scale}; }
   Tensor raw_k(const Run& r) const { return r[kw].slice_columns(0, d); }
@@ -69,7 +69,7 @@ void add_backward_values(ModuleBuilder& b, std::int64_t K, KeyChooser& v) {
     m.indexer_loss = b.value(std::move(loss));
   }
   v.loss = m.indexer_loss;
-  v.step = m.step_values;
+  v.scales = m.loss_scales;
   v.dq = b.activation("d(indexer_q)", compute, {T, v.n * v.d});
   v.dkw = b.activation("d(indexer_kw)", compute, {T, v.d + v.n});
   v.dk = b.scratch("d(indexer_k)", compute, {T, v.d});
@@ -77,7 +77,7 @@ void add_backward_values(ModuleBuilder& b, std::int64_t K, KeyChooser& v) {
 }
 
 void rotate(const Run& r, const KeyChooser& v, const Tensor& x, std::int64_t heads, bool inverse) {
-  Rotary rotary{x, x, r[v.rope.cosine], r[v.rope.sine], {}, heads, v.d, v.rope.width, v.length};
+  Rotary rotary{x, x, r[v.rope.cosine], r[v.rope.sine], given(r, v.rope.positions), heads, v.d, v.rope.width, v.length};
   rotary.inverse = inverse;
   r.ops().rotary(r.stream(), rotary);
 }
@@ -89,14 +89,14 @@ void run_forward(const Run& r, const KeyChooser& v) {
                      {v.raw_k(r), r[v.norm.value], r[v.norm_bias.value], r[v.k], r[v.mean], r[v.inverse], v.epsilon});
   rotate(r, v, r[v.q], v.n, false);
   rotate(r, v, r[v.k], 1, false);
-  ChooseKeys choice{v.scores(r), r[v.keys]};
+  ChooseKeys choice{v.scores(r), r[v.keys], given(r, v.boundaries)};
   choice.length = v.length;
   r.ops().choose_keys(r.stream(), choice);
 }
 
 void run_backward(const Run& r, const KeyChooser& v, const Attention& attention) {
   const Tensor dkw = r[v.dkw], raw = v.raw_k(r);
-  IndexerLoss own{v.scores(r), {attention, r[v.keys]}, r[v.step].slice_rows(StepValues::loss_scale, 1), r[v.loss]};
+  IndexerLoss own{v.scores(r), {attention, r[v.keys]}, r[v.scales].slice_rows(0, 1), r[v.loss]};
   own.dq = r[v.dq], own.dk = r[v.dk], own.dw = dkw.slice_columns(v.d, v.n), own.scratch = r[v.scratch];
   own.factor = v.factor, own.store = r.store(v.loss);
   r.ops().indexer_loss(r.stream(), own);
@@ -111,7 +111,8 @@ void run_backward(const Run& r, const KeyChooser& v, const Attention& attention)
 
 PieceCode forward(const KeyChooser& v) {
   PieceCode f;
-  reads(f, {v.xn, v.q_latent, v.w_q.value, v.w_kw.value, v.norm.value, v.norm_bias.value, v.rope.cosine, v.rope.sine});
+  reads(f, {v.xn, v.q_latent, v.w_q.value, v.w_kw.value, v.norm.value, v.norm_bias.value, v.rope.cosine, v.rope.sine,
+            v.rope.positions, v.boundaries});
   writes(f, {v.q, v.kw, v.k, v.mean, v.inverse, v.keys});
   f.run = [v](const Run& r) { run_forward(r, v); };
   return f;
@@ -119,7 +120,8 @@ PieceCode forward(const KeyChooser& v) {
 
 PieceCode backward(const KeyChooser& v, std::function<Attention(const Run&)> attention) {
   PieceCode g;
-  reads(g, {v.q, v.kw, v.k, v.mean, v.inverse, v.keys, v.norm.value, v.rope.cosine, v.rope.sine, v.step});
+  reads(g, {v.q, v.kw, v.k, v.mean, v.inverse, v.keys, v.norm.value, v.rope.cosine, v.rope.sine, v.rope.positions,
+            v.boundaries, v.scales});
   writes(g, {v.dq, v.dkw, v.dk, v.scratch});
   adds_to(g, {v.loss, v.norm.gradient, v.norm_bias.gradient});
   g.run = [v, attention = std::move(attention)](const Run& r) { run_backward(r, v, attention(r)); };
@@ -145,6 +147,7 @@ IndexerParts add_indexer(ModuleBuilder& b, const IndexerSpec& spec, ValueId xn, 
   KeyChooser v;
   v.xn = xn;
   v.q_latent = q_latent;
+  v.boundaries = b.module().boundaries;
   v.rope = rope;
   v.n = spec.heads;
   v.d = spec.dim;

@@ -26,6 +26,7 @@ struct LatentAttention : ResidualBlock {  // in: [a | c | s], mixed: the context
   bool repeatable = true, sparse = false;
   RotaryStyle style = RotaryStyle::interleaved;
 
+  ValueId boundaries;
   ValueId a_norm, a_inverse, c_norm, c_inverse, q, k, kv, lse;
   ValueId dq, dk, dkv, dlatent_q, dlatent_kv, delta;
   Norm q_norm, kv_norm;
@@ -91,6 +92,7 @@ void add_values(ModuleBuilder& b, LatentAttention& v) {
   const std::int64_t T = b.tokens(), H = b.config().hidden;
   const DType compute = b.compute(), acc = b.accumulate();
   v.add_norm_values(b);
+  v.boundaries = b.module().boundaries;
   v.in = b.activation("down", compute, {T, v.down_width()});
   v.din = b.activation("d(down)", compute, {T, v.down_width()});
   if (v.low_rank()) {
@@ -123,6 +125,7 @@ Attention attention_of(const Run& r, const LatentAttention& v) {
   a.v = v.v(r[v.kv]);
   a.out = r[v.mixed];
   a.lse = r[v.lse];
+  a.boundaries = given(r, v.boundaries);
   a.length = v.length;
   a.heads = a.kv_heads = v.heads;
   a.dim = v.still + v.turning;
@@ -140,7 +143,8 @@ void run_forward(const Run& r, const LatentAttention& v) {
   v.kv_norm.forward(r, v.c(down), r[v.c_norm], v.c_inverse);
   v.w_kv.forward(r, r[v.c_norm], kv);
   const Attention attention = attention_of(r, v);
-  LatentHeads heads{attention.q, v.own(kv), v.shared(down), r[v.k], r[v.rope.cosine], r[v.rope.sine]};
+  LatentHeads heads{
+      attention.q, v.own(kv), v.shared(down), r[v.k], r[v.rope.cosine], r[v.rope.sine], given(r, v.rope.positions)};
   heads.heads = v.heads, heads.still = v.still, heads.turning = v.turning;
   heads.length = v.length, heads.style = v.style;
   r.ops().latent_heads(r.stream(), heads);
@@ -166,7 +170,8 @@ void run_backward(const Run& r, const LatentAttention& v) {
     r.ops().attention_backward(r.stream(), backward);
   }
   if (v.indexer.backward) v.indexer.backward.run(r);
-  LatentHeadsBackward heads{dq, r[v.dk], v.own(dkv), v.shared(ddown), r[v.rope.cosine], r[v.rope.sine]};
+  LatentHeadsBackward heads{
+      dq, r[v.dk], v.own(dkv), v.shared(ddown), r[v.rope.cosine], r[v.rope.sine], given(r, v.rope.positions)};
   heads.heads = v.heads, heads.still = v.still, heads.turning = v.turning;
   heads.length = v.length, heads.style = v.style;
   r.ops().latent_heads_backward(r.stream(), heads);
@@ -189,7 +194,8 @@ void add_uses(PieceCode& code, const PieceCode& part) {
 
 PieceCode forward(const LatentAttention& v) {
   PieceCode f;
-  reads(f, {v.x, v.norm.value, v.w_in.value, v.kv_norm.value, v.w_kv.value, v.w_out.value, v.rope.cosine, v.rope.sine});
+  reads(f, {v.x, v.norm.value, v.w_in.value, v.kv_norm.value, v.w_kv.value, v.w_out.value, v.rope.cosine, v.rope.sine,
+            v.rope.positions, v.boundaries});
   writes(f, {v.xn, v.inverse, v.in, v.c_norm, v.c_inverse, v.k, v.kv, v.mixed, v.lse, v.y});
   if (v.low_rank()) {
     reads(f, {v.q_norm.value, v.w_q.value});
@@ -203,7 +209,7 @@ PieceCode forward(const LatentAttention& v) {
 PieceCode backward(const LatentAttention& v) {
   PieceCode g;
   reads(g, {v.dy, v.x, v.inverse, v.norm.value, v.w_in.value, v.kv_norm.value, v.w_kv.value, v.w_out.value,
-            v.rope.cosine, v.rope.sine, v.in, v.c_inverse, v.k, v.kv, v.mixed, v.lse});
+            v.rope.cosine, v.rope.sine, v.in, v.c_inverse, v.k, v.kv, v.mixed, v.lse, v.rope.positions, v.boundaries});
   writes(g, {v.dk, v.dkv, v.din, v.dmixed, v.dlatent_kv, v.delta, v.dxn, v.dx});
   adds_to(g, {v.norm.gradient, v.kv_norm.gradient});
   if (v.low_rank()) {

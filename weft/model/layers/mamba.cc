@@ -46,6 +46,7 @@ void add_parameters(ModuleBuilder& b, Mamba& v) {
                           {b.part(Role::conv_x, {Di, spec.taps}, taps), b.part(Role::conv_B, {N, spec.taps}, taps),
                            b.part(Role::conv_C, {N, spec.taps}, taps)})};
   v.w_conv.length = v.length;
+  v.w_conv.boundaries = b.module().boundaries;
   b.keep_gradient_precise(v.w_conv);
   if (spec.conv_bias)
     v.w_conv.bias = b.parameter("conv_bias", {spec.channels()},
@@ -94,6 +95,7 @@ StateScan scan_of(const Run& r, const Mamba& v) {
   op.dt_bias = r[v.dt_bias.value];
   op.D = r[v.D.value];
   op.states = r[v.states];
+  op.boundaries = given(r, v.w_conv.boundaries);
   op.length = v.length;
   op.chunk = v.spec.chunk;
   op.heads = v.spec.heads;
@@ -137,8 +139,8 @@ void run_backward(const Run& r, const Mamba& v) {
 
 PieceCode forward(const Mamba& v) {
   PieceCode f;
-  reads(f, {v.x, v.norm.value, v.w_in.value, v.w_conv.value, v.A_log.value, v.dt_bias.value, v.D.value,
-            v.gate_norm.value, v.w_out.value});
+  reads(f, {v.x, v.norm.value, v.w_in.value, v.w_conv.value, v.w_conv.boundaries, v.A_log.value, v.dt_bias.value,
+            v.D.value, v.gate_norm.value, v.w_out.value});
   writes(f, {v.xn, v.inverse, v.in, v.conv, v.states, v.scanned, v.gate_inverse, v.mixed, v.y});
   if (v.w_conv.has_bias()) reads(f, {v.w_conv.bias.value});
   f.run = [v](const Run& r) { run_forward(r, v); };
@@ -148,7 +150,8 @@ PieceCode forward(const Mamba& v) {
 PieceCode backward(const Mamba& v) {
   PieceCode g;
   reads(g, {v.dy, v.x, v.inverse, v.in, v.conv, v.states, v.scanned, v.gate_inverse, v.norm.value, v.w_in.value,
-            v.w_conv.value, v.A_log.value, v.dt_bias.value, v.D.value, v.gate_norm.value, v.w_out.value});
+            v.w_conv.value, v.w_conv.boundaries, v.A_log.value, v.dt_bias.value, v.D.value, v.gate_norm.value,
+            v.w_out.value});
   writes(g, {v.din, v.dmixed, v.dscanned, v.dconv, v.dstates, v.sums, v.dxn, v.dx});
   adds_to(g, {v.norm.gradient, v.w_conv.gradient, v.A_log.gradient, v.dt_bias.gradient, v.D.gradient,
               v.gate_norm.gradient});

@@ -1,7 +1,7 @@
 // Multi-token prediction: the input of depth d. With h the hidden state of depth d - 1 after its final norm (depth 0:
 // the main part), and e the embedding of the token d positions further on:
 //   y = W [norm_e(e) | norm_h(h)]         W [H, 2 H]
-// Embedding and head are the main part's. Where that token is beyond the end of the sequence, token 0 replaces it; the
+// Embedding and head are the main part's. Where that token is beyond the end of the sequence, or of the document, token 0 replaces it; the
 // position's label is not counted, and no earlier position sees it.
 #include <fmt/format.h>
 
@@ -20,6 +20,7 @@ struct MtpInput {
   ParameterValues embedding;
   Norm norm_e, norm_h;
   Linear w;
+  ValueId boundaries;  // of documents; may be invalid
   ValueId all_tokens, h, tokens, e, e_again, e_inverse, h_inverse, joined, y;
   ValueId djoined, de, dh, dy;
 
@@ -37,6 +38,7 @@ void add_parameters(ModuleBuilder& b, MtpInput& v) {
 void add_values(ModuleBuilder& b, MtpInput& v) {
   const std::int64_t T = b.tokens(), H = v.H;
   const DType compute = b.compute(), acc = b.accumulate();
+  v.boundaries = b.module().boundaries;
   v.all_tokens = b.module().tokens;
   v.tokens = b.activation("tokens", DType::i32, {T});
   v.e = b.scratch("e", compute, {T, H});
@@ -53,11 +55,11 @@ void add_values(ModuleBuilder& b, MtpInput& v) {
 
 PieceCode forward(const MtpInput& v) {
   PieceCode f;
-  reads(f, {v.all_tokens, v.embedding.value, v.h, v.norm_e.value, v.norm_h.value, v.w.value});
+  reads(f, {v.all_tokens, v.embedding.value, v.h, v.norm_e.value, v.norm_h.value, v.w.value, v.boundaries});
   writes(f, {v.tokens, v.e, v.e_inverse, v.h_inverse, v.joined, v.y});
   f.run = [v](const Run& r) {
     const Tensor both = r[v.joined];
-    r.ops().shift(r.stream(), {r[v.all_tokens], r[v.tokens], {}, v.depth, 0, v.length});
+    r.ops().shift(r.stream(), {r[v.all_tokens], r[v.tokens], given(r, v.boundaries), v.depth, 0, v.length});
     r.ops().embedding(r.stream(), {r[v.tokens], r[v.embedding.value], r[v.e]});
     v.norm_e.forward(r, r[v.e], v.of_e(both), v.e_inverse);
     v.norm_h.forward(r, r[v.h], v.of_h(both), v.h_inverse);

@@ -74,6 +74,7 @@ std::string key_of(const RopeSpec& r, std::int64_t width) {
 
 RotaryTables add_rotary_tables(ModuleBuilder& b, const RopeSpec& rope, std::int64_t head_dim) {
   RotaryTables tables;
+  tables.positions = b.module().positions;
   tables.width = static_cast<std::int64_t>(std::llround(static_cast<double>(head_dim) * rope.fraction));
   const std::int64_t length = b.options().length;
   const auto fill = [rope, length, width = tables.width](double* out, double (*function)(double)) {

@@ -123,7 +123,8 @@ bool needs_the_lost_rank(const Json& node, int rank, const Fault& fault, bool wo
   if (node.at("kind") != "communicate") return false;
   const Layout layout = Layout::of({.dp = ranks, .ep = woven ? 2 : 1, .instances = woven ? 1 : 2}, RankId(rank));
   const std::vector<std::string> groups = layout.group_names();
-  const auto group = std::find(groups.begin(), groups.end(), node.at("collectives").at(0).at("group"));
+  const auto group =
+      std::find(groups.begin(), groups.end(), node.at("collectives").at(0).at("group").get<std::string>());
   const RankGroup members = layout.members_of(GroupId(group - groups.begin()));
   return std::find(members.begin(), members.end(), RankId(fault.rank)) != members.end();
 }

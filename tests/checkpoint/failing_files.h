@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "weft/base/error.h"
 #include "weft/base/file_system.h"
 #include "weft/base/random.h"
 
@@ -148,7 +149,8 @@ class FailingFiles final : public FileSystem {
       if (!file.folder && file.written > file.synced) {
         const auto keep =
             file.synced + static_cast<std::int64_t>(random(static_cast<std::uint64_t>(file.written - file.synced + 1)));
-        if (::ftruncate(file.own, keep) == 0 && random(2) == 0) (void)::ftruncate(file.own, file.written);
+        const bool cut = ::ftruncate(file.own, keep) == 0;
+        if (cut && random(2) == 0) WEFT_CHECK(::ftruncate(file.own, file.written) == 0, "the file cannot grow again");
       }
       ::close(file.own);
     }

@@ -49,9 +49,9 @@ class MadeModel : public ModelSource {
   void read(Content, const ParameterPart&, HostTensor&) const override { FAIL() << "parameters are read as a whole"; }
   std::size_t tensors() const override { return trained_.size(); }
   std::optional<SavedRun> run() const override {
-    SavedRun record;
-    record.position = {12, 96, 11};
-    record.arguments =
+    std::optional<SavedRun> record(std::in_place);
+    record->position = {12, 96, 11};
+    record->arguments =
         R"({"lr": "0.001", "min_lr": "1e-05", "global_batch_size": "8", "train_iters": "100", "adam_beta2": "0.98",
             "weight_decay": "0.1", "lr_decay_style": "cosine", "lr_warmup_iters": "2", "hidden_size": "8"})";
     return record;

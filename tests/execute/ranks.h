@@ -8,6 +8,7 @@
 #include "weft/base/error.h"
 #include "weft/base/random.h"
 #include "weft/comm/local/cluster.h"
+#include "weft/data/packed_documents.h"
 #include "weft/device/cpu/device.h"
 #include "weft/model/logical_parameters.h"
 #include "weft/train/digest.h"
@@ -39,6 +40,7 @@ struct RankCase {
   double clip = 1;  // of the optimizer; 0: none, and updates need not wait for a norm
   ShardingStrategy sharding = ShardingStrategy::no_shard;
   Recomputation recomputation;
+  Packing packing;  // documents end with token 0
   bool gather_by_piece = true, two_buffers = false;
   int instances = 1;  // of the optimizer
   bool shard_over_instances = false;
@@ -75,6 +77,7 @@ inline MicroBatch batch_of(const RankCase& c, std::int64_t step, std::int64_t sa
     b.tokens.push_back(static_cast<std::int32_t>(random_below(key, static_cast<std::uint64_t>(2 * i), words)));
     b.labels.push_back(static_cast<std::int32_t>(random_below(key, static_cast<std::uint64_t>(2 * i + 1), words)));
   }
+  mark_documents(b, 0, {.separate = c.packing.separate, .reset_positions = c.packing.reset_positions});
   return b;
 }
 
@@ -99,6 +102,7 @@ inline SessionOptions options_of(const RankCase& c, World* world) {
   o.ranks.parallel = c.parallel;
   o.ranks.executor.graph = c.graph;
   o.plan.recomputation = c.recomputation;
+  o.packing = c.packing;
   o.plan.overlap_updates = c.overlap_updates;
   o.optimizer = c.optimizer;
   o.optimizer.clip = c.clip;

@@ -80,5 +80,127 @@ TEST(Recompute, gathers_the_weights_that_it_uses) {
     }
 }
 
+Recomputation only(RecomputeModules modules) { return {Kind::modules, 1, modules}; }
+constexpr RecomputeModules all_modules = (1u << static_cast<unsigned>(recompute_module_count)) - 1;
+
+TEST(RecomputeModules, each_alone_and_all_together_have_the_bits_of_the_plain_run) {
+  for (const char* pattern : {"M*-GE", "[+E][D-]/[+E]"})
+    for (const bool rich : {false, true}) {
+      RankCase c = case_of(pattern);
+      if (!rich) {
+        c.config.attention.qk_norm = c.config.attention.output_gate = false;
+        c.config.attention.sinks = true;
+        c.config.attention.qkv_bias = c.config.mlp.bias = true;
+        c.config.experts.shared_gate = true;
+        c.config.experts.latent = 6;
+        // Sparse attention chooses keys by the latent of its queries.
+        if (c.config.pattern.find('D') == std::string::npos) c.config.latent_attention.q_rank = 0;
+        c.config.latent_attention.indexer.loss_factor = 0.1;
+      }
+      const std::vector<std::string> plain = lines(c);
+      for (int module = 0; module <= recompute_module_count; ++module) {
+        const bool all = module == recompute_module_count;
+        c.recomputation = only(all ? all_modules : set_of({static_cast<RecomputeModule>(module)}));
+        for (const bool weave : {false, true}) {
+          c.weave = c.delay = c.parallel = weave;
+          EXPECT_EQ(lines(c), plain) << pattern << " module " << module << " rich " << rich << " weave " << weave;
+        }
+      }
+    }
+}
+
+TEST(RecomputeModules, documents_stay_apart) {
+  for (const char* pattern : {"M*-GE", "[+E][D-]"}) {
+    RankCase c = case_of(pattern);
+    c.config.vocabulary = 5;  // many ends
+    const std::vector<std::string> together = lines(c);
+    c.packing = {.separate = true, .reset_positions = true};
+    const std::vector<std::string> plain = lines(c);
+    EXPECT_NE(plain, together);
+    for (const Recomputation& how : {only(all_modules), Recomputation{Kind::uniform, 1}}) {
+      c.recomputation = how;
+      EXPECT_EQ(lines(c), plain) << pattern << " kind " << static_cast<int>(how.kind);
+    }
+  }
+}
+
+TEST(RecomputeModules, queries_that_turn_in_place_are_projected_again) {
+  RankCase c = case_of("[+-][+E]");
+  c.config.latent_attention.q_rank = 0;
+  const std::vector<std::string> plain = lines(c);
+  for (const Recomputation& how :
+       {only(set_of({RecomputeModule::mla_up_proj})), only(all_modules), Recomputation{Kind::uniform, 1}}) {
+    c.recomputation = how;
+    EXPECT_EQ(lines(c), plain);
+  }
+}
+
+// Megatron's memory variants of its test of overlap.
+TEST(RecomputeModules, latent_attention_on_four_expert_ranks) {
+  using enum RecomputeModule;
+  for (const ShardingStrategy strategy : {ShardingStrategy::optim_grads, ShardingStrategy::optim_grads_params})
+    for (const std::int64_t shared : {0, 8}) {
+      RankCase c = case_of("[+-][+E]");
+      c.ranks = c.expert_ranks = 4;
+      c.micro_batches = 2;
+      c.config.experts.shared_ffn = shared;
+      c.dtype = DType::bf16;
+      c.sharding = strategy;
+      const std::vector<std::string> plain = lines(c);
+      for (const RecomputeModules modules :
+           {set_of({core_attn, mla_up_proj, layernorm, moe_act, mlp, shared_experts}), all_modules})
+        for (const bool weave : {false, true}) {
+          c.recomputation = only(modules);
+          c.weave = c.delay = c.parallel = weave;
+          c.dispatch = !weave;
+          EXPECT_EQ(lines(c), plain) << name_of(strategy) << " shared " << shared << " weave " << weave;
+        }
+    }
+}
+
+// A norm that was computed again too early once made gradients explode from the second step on.
+TEST(RecomputeModules, a_woven_norm_is_that_of_the_plain_run_in_later_steps) {
+  RankCase c = case_of("[*E]");
+  c.ranks = c.expert_ranks = 2;
+  c.steps = 6;
+  c.dtype = DType::bf16;
+  const RankRun plain = run_ranks(c);
+  c.weave = c.parallel = true;
+  c.recomputation = only(set_of({RecomputeModule::layernorm}));
+  const RankRun woven = run_ranks(c);
+  ASSERT_EQ(woven.norms.size(), 6u);
+  EXPECT_EQ(woven.norms, plain.norms);
+  EXPECT_EQ(woven.losses, plain.losses);
+}
+
+// What the plan says is what steps use.
+TEST(RecomputeModules, memory_falls_as_planned) {
+  using enum RecomputeModule;
+  const auto measure = [](const Recomputation& how) {
+    RankCase c = case_of("M*-GE[*E][*-]/[+E]");
+    c.batch = 4;
+    c.length = 32;
+    c.recomputation = how;
+    CpuDevice device;
+    Session session(device, options_of(c, nullptr));
+    session.initialise_parameters(5);
+    std::vector<MicroBatch> batches;
+    for (int m = 0; m < c.micro_batches; ++m) batches.push_back(batch_of(c, 0, m));
+    session.step(batches, 1e-2, 0.1);
+    EXPECT_EQ(session.plan().arena_high_water(), session.plan().memory().arena);
+    return session.plan().memory().activations;
+  };
+  const std::int64_t kept = measure({});
+  std::vector<std::int64_t> of_modules;
+  for (const RecomputeModule module :
+       {core_attn, moe_act, layernorm, mla_up_proj, mlp, moe, shared_experts, gdn_norm_out}) {
+    of_modules.push_back(measure(only(set_of({module}))));
+    EXPECT_LT(of_modules.back(), kept) << name_of(module);
+  }
+  const std::int64_t all = measure(only(all_modules));
+  EXPECT_LT(all, *std::min_element(of_modules.begin(), of_modules.end()));
+  EXPECT_LT(measure({Kind::uniform, 1}), all);
+}
+
 }  // namespace
 }  // namespace weft

@@ -78,7 +78,8 @@ RandomCase random_case(std::uint64_t seed, bool any_kind) {
   }
   c.options.overlap_dispatch_backward = dice.yes();
   using enum Recomputation::Kind;
-  c.options.recomputation = {dice.of({none, uniform, uniform, block}), dice.between(1, 3)};
+  c.options.recomputation = {dice.of({none, uniform, block, modules}), dice.between(1, 3)};
+  c.options.recomputation.modules = static_cast<RecomputeModules>(dice.between(1, (1 << recompute_module_count) - 1));
   return c;
 }
 
@@ -100,7 +101,7 @@ std::string RandomCase::text() const {
   return fmt::format(
       "pattern {} ep {} edp {} micro-batches {}{}{}{} {} experts {} k {}{}{}{} balance {} block {}{}{}{} kind {} "
       "{}{}{} "
-      "ahead {} instances {}{} recomputed {} {}",
+      "ahead {} instances {}{} recomputed {} {} {}",
       pattern, expert_ranks, expert_shards, options.micro_batches, options.weave ? " woven" : "",
       options.delay_weight_gradients ? " delayed" : "", options.overlap_dispatch_backward ? " dispatch first" : "",
       name_of(dtype), experts, k, shared ? " shared" : "", tied ? " tied" : "", bias ? " bias" : "", balance,
@@ -108,7 +109,7 @@ std::string RandomCase::text() const {
       clips ? "" : " no norm", static_cast<int>(options.kind), name_of(sharding),
       options.gather_by_piece ? " by piece" : "", options.two_buffers ? " two buffers" : "", options.gather_ahead,
       instances, over_instances ? " divided" : "", static_cast<int>(options.recomputation.kind),
-      options.recomputation.items);
+      options.recomputation.items, options.recomputation.modules);
 }
 
 namespace {

@@ -54,7 +54,7 @@ void dry_run(const Module& module, const Plan& plan, const Node& node, const Ope
     }
   }
   if (node.kind != NodeKind::compute) return;
-  module.piece(node.piece).code(node.phase).run(Dry(module, operations, stream, how));
+  module.piece(node.piece).code(node.phase, node.part).run(Dry(module, operations, stream, how));
 }
 
 std::vector<std::string> missing_operations(const Module& module, const Plan& plan, const Device& device) {

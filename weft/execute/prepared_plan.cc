@@ -188,7 +188,7 @@ void PreparedPlan::run(NodeId id, Stream& stream) const {
   }
   switch (node.kind) {
     case NodeKind::compute: {
-      const PieceCode& code = module_.piece(node.piece).code(node.phase);
+      const PieceCode& code = module_.piece(node.piece).code(node.phase, node.part);
       code.run(
           NodeRun(code, std::span(bound_).subspan(first, count), plan_.uses_of(node), device_.operations(), stream));
       break;

@@ -44,6 +44,28 @@ std::string_view name_of(Lane lane) {
   WEFT_CHECK(false, "lane {}", static_cast<int>(lane));
 }
 
+std::string_view name_of(RecomputeModule module) {
+  switch (module) {
+    case RecomputeModule::core_attn:
+      return "core_attn";
+    case RecomputeModule::moe_act:
+      return "moe_act";
+    case RecomputeModule::layernorm:
+      return "layernorm";
+    case RecomputeModule::mla_up_proj:
+      return "mla_up_proj";
+    case RecomputeModule::mlp:
+      return "mlp";
+    case RecomputeModule::moe:
+      return "moe";
+    case RecomputeModule::shared_experts:
+      return "shared_experts";
+    case RecomputeModule::gdn_norm_out:
+      return "gdn_norm_out";
+  }
+  WEFT_CHECK(false, "module {}", static_cast<int>(module));
+}
+
 std::string_view name_of(CollectiveKind kind) {
   switch (kind) {
     case CollectiveKind::all_to_all:

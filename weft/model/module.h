@@ -4,6 +4,7 @@
 
 #include <array>
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -151,14 +152,47 @@ struct PiecePlace {
   ItemPlace item = {};
 };
 
+// Parts of layers that a step can compute again instead of keeping them, by Megatron's names. A set has bit 1 << module.
+enum class RecomputeModule : std::uint8_t {
+  core_attn,       // of `*`, `+`, `D`: attention itself
+  moe_act,         // of `E`: the activation of the experts
+  layernorm,       // of all: the norm before the layer
+  mla_up_proj,     // of `+`, `D`: queries, keys and values from their latents, with rotation
+  mlp,             // of `-`: all but its norm
+  moe,             // of `E`: all but its norm
+  shared_experts,  // of `E`
+  gdn_norm_out,    // of `G`: the norm of the heads and their gate
+};
+inline constexpr int recompute_module_count = static_cast<int>(RecomputeModule::gdn_norm_out) + 1;
+std::string_view name_of(RecomputeModule module);
+using RecomputeModules = std::uint16_t;
+constexpr RecomputeModules set_of(std::initializer_list<RecomputeModule> modules) {
+  unsigned set = 0;
+  for (const RecomputeModule module : modules) set |= 1u << static_cast<unsigned>(module);
+  return static_cast<RecomputeModules>(set);
+}
+
+// Part of a piece's forward: it can run again without the rest, from what it reads. Without statistics.
+struct PiecePart {
+  std::string name;
+  RecomputeModules modules = 0;  // that it belongs to
+  PieceCode code;                // its uses are among those of forward
+};
+
 struct Piece {
   PiecePlace place;
   Lane lane = Lane::compute;
   bool only_in_training = false;  // skipped in evaluation and when computing again
   PieceCode forward, backward, weight_gradient;
-  PieceCode evaluate;  // absent: the same as forward; also computes again what forward has written
-  PieceCode update;    // of Module::updates
+  PieceCode evaluate;            // absent: the same as forward; also computes again what forward has written
+  PieceCode update;              // of Module::updates
+  std::vector<PiecePart> parts;  // all of forward, in order; empty: it runs again only as a whole
+  RecomputeModules modules = 0;  // of a piece without parts
   const PieceCode& code(Phase phase) const;
+  // part -1: of the whole piece.
+  const PieceCode& code(Phase phase, int part) const {
+    return part < 0 ? code(phase) : parts[static_cast<std::size_t>(part)].code;
+  }
 };
 
 // The optimizer's state for one parameter tensor; absent where the optimizer keeps no such thing. remainder: for bf16

@@ -49,7 +49,7 @@ std::uint64_t digest_of(const Plan& plan) {
     for (std::int32_t word : {b.value.value, b.micro_batch, b.contributions, b.instance}) d.add(word);
   for (const Node& node : plan.nodes) {
     for (std::int32_t word : {static_cast<std::int32_t>(node.kind), static_cast<std::int32_t>(node.phase),
-                              static_cast<std::int32_t>(node.lane), node.place.value, node.piece.value,
+                              static_cast<std::int32_t>(node.lane), node.place.value, node.piece.value, node.part,
                               node.micro_batch, node.uses, node.collectives, static_cast<std::int32_t>(node.carried)})
       d.add(word);
     for (const BufferUse& use : plan.uses_of(node))

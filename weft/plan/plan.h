@@ -128,6 +128,7 @@ struct Node {
   Lane lane = Lane::compute;
   PlaceId place;                                       // of Plan::places
   PieceId piece;                                       // of the module; invalid: a pass made the node
+  std::int32_t part = -1;                              // of the piece (Piece::parts), computed again; -1: all of it
   std::int32_t micro_batch = -1;                       // -1: once per step
   std::int32_t first_use = 0, uses = 0;                // in Plan::uses; of a piece's node, in the order of its own uses
   std::int32_t first_collective = 0, collectives = 0;  // in Plan::collectives

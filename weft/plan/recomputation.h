@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "weft/model/module.h"
+
 namespace weft {
 
 struct Recomputation {
@@ -10,9 +12,11 @@ struct Recomputation {
     none,
     uniform,  // stretches of `items` items of the pattern: only the input of a stretch is kept
     block,    // of each of the first `items` items only the input is kept; all others keep everything
+    modules,  // of every layer: what these parts of it write
   };
   Kind kind = Kind::none;
   int items = 1;  // counted in every segment and MTP depth
+  RecomputeModules modules = 0;
 
   bool any() const { return kind != Kind::none; }
 };

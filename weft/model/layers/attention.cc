@@ -132,7 +132,7 @@ Attention attention_of(const Run& r, const SelfAttention& v) {
   return a;
 }
 
-void run_forward(const Run& r, const SelfAttention& v) {
+void prepare(const Run& r, const SelfAttention& v) {
   const Tensor raw = r[v.in], qkv = r[v.qkv];
   if (v.spec.qk_norm) {
     v.q_norm.forward(r, v.q(raw), v.q(qkv), v.q_inverse);
@@ -140,8 +140,11 @@ void run_forward(const Run& r, const SelfAttention& v) {
     r.ops().cast(r.stream(), {v.v(raw), v.v(qkv)});
   }
   rotate(r, v, qkv, false);
+}
+
+void attend(const Run& r, const SelfAttention& v) {
   r.ops().attention(r.stream(), attention_of(r, v));
-  if (v.spec.output_gate) r.ops().sigmoid_gate(r.stream(), {r[v.context], v.gate(raw), r[v.mixed]});
+  if (v.spec.output_gate) r.ops().sigmoid_gate(r.stream(), {r[v.context], v.gate(r[v.in]), r[v.mixed]});
 }
 
 void run_backward(const Run& r, const SelfAttention& v) {
@@ -176,8 +179,31 @@ PieceCode forward(const SelfAttention& v) {
   }
   if (v.spec.rope.enabled) reads(f, {v.rope.cosine, v.rope.sine, v.rope.positions});
   reads(f, {v.boundaries});
-  f.run = [v](const Run& r) { run_forward(r, v); };
+  f.run = [v](const Run& r) {
+    prepare(r, v);
+    attend(r, v);
+  };
   return f;
+}
+
+std::vector<PiecePart> parts(const SelfAttention& v) {
+  PiecePart in{"in"}, core{"core", set_of({RecomputeModule::core_attn})};
+  writes(in.code, {v.qkv});
+  if (v.spec.qk_norm) {
+    reads(in.code, {v.q_norm.value, v.k_norm.value});
+    writes(in.code, {v.in, v.q_inverse, v.k_inverse});
+  }
+  if (v.spec.rope.enabled) reads(in.code, {v.rope.cosine, v.rope.sine, v.rope.positions});
+  in.code.run = [v](const Run& r) { prepare(r, v); };
+  reads(core.code, {v.qkv, v.boundaries});
+  if (v.spec.sinks) reads(core.code, {v.sinks.value});
+  writes(core.code, {v.context, v.lse});
+  if (v.spec.output_gate) {
+    if (v.spec.qk_norm) reads(core.code, {v.in});
+    writes(core.code, {v.mixed});
+  }
+  core.code.run = [v](const Run& r) { attend(r, v); };
+  return {std::move(in), std::move(core)};
 }
 
 PieceCode backward(const SelfAttention& v) {
@@ -219,7 +245,7 @@ ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x) {
   v.add_norm_weight(b, x);
   add_parameters(b, v);
   add_values(b, v);
-  return v.add_piece(b, forward(v), backward(v), weight_gradient(v));
+  return v.add_piece(b, forward(v), backward(v), weight_gradient(v), parts(v));
 }
 
 }  // namespace weft

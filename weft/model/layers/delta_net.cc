@@ -116,7 +116,7 @@ GatedNorm gate_of(const Run& r, const DeltaNet& v) {
   return {r[v.read], v.z(r[v.in]), r[v.head_norm.value], {}, r[v.head_inverse], v.spec.heads, v.norm.epsilon, false};
 }
 
-void run_forward(const Run& r, const DeltaNet& v) {
+void run_rule(const Run& r, const DeltaNet& v) {
   v.w_conv.forward(r, v.qkv(r[v.in]), r[v.conv]);
   for (const bool queries : {true, false}) {
     L2Norm norm = unit_length(r, v, queries);
@@ -126,6 +126,9 @@ void run_forward(const Run& r, const DeltaNet& v) {
   DeltaRule rule = rule_of(r, v);
   rule.y = r[v.read];
   r.ops().delta_rule(r.stream(), rule);
+}
+
+void run_gate(const Run& r, const DeltaNet& v) {
   GatedNorm gate = gate_of(r, v);
   gate.y = r[v.mixed];
   r.ops().gated_norm(r.stream(), gate);
@@ -153,8 +156,22 @@ PieceCode forward(const DeltaNet& v) {
   reads(f, {v.x, v.norm.value, v.w_in.value, v.w_conv.value, v.w_conv.boundaries, v.A_log.value, v.dt_bias.value,
             v.head_norm.value, v.w_out.value});
   writes(f, {v.xn, v.inverse, v.in, v.conv, v.unit, v.states, v.read, v.head_inverse, v.mixed, v.y});
-  f.run = [v](const Run& r) { run_forward(r, v); };
+  f.run = [v](const Run& r) {
+    run_rule(r, v);
+    run_gate(r, v);
+  };
   return f;
+}
+
+std::vector<PiecePart> parts(const DeltaNet& v) {
+  PiecePart rule{"rule"}, gate{"norm_out", set_of({RecomputeModule::gdn_norm_out})};
+  reads(rule.code, {v.w_conv.value, v.w_conv.boundaries, v.A_log.value, v.dt_bias.value});
+  writes(rule.code, {v.in, v.conv, v.unit, v.states, v.read});
+  rule.code.run = [v](const Run& r) { run_rule(r, v); };
+  reads(gate.code, {v.read, v.in, v.head_norm.value});
+  writes(gate.code, {v.head_inverse, v.mixed});
+  gate.code.run = [v](const Run& r) { run_gate(r, v); };
+  return {std::move(rule), std::move(gate)};
 }
 
 PieceCode backward(const DeltaNet& v) {
@@ -176,7 +193,7 @@ ValueId add_delta_net(ModuleBuilder& b, const DeltaNetSpec& spec, ValueId x) {
   v.add_norm_weight(b, x);
   add_parameters(b, v);
   add_values(b, v);
-  return v.add_piece(b, forward(v), backward(v), v.weight_gradient());
+  return v.add_piece(b, forward(v), backward(v), v.weight_gradient(), parts(v));
 }
 
 }  // namespace weft

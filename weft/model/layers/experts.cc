@@ -21,13 +21,20 @@ ValueId add_latent_join(ModuleBuilder& b, const ExpertsSpec& spec, const Routing
   Piece& p = b.piece("join");
   p.forward.uses = {{x}, {v.out}, {v.row_of_slot}, {up.value}, {sum, Access::write}, {y, Access::write}};
   if (shared) p.forward.uses.push_back({shared_out});
-  p.forward.run = [=](const Run& r) {
-    r.ops().sum_rows(r.stream(), {r[v.out], r[v.row_of_slot], r[sum]});
+  const auto add = [=](const Run& r) { r.ops().sum_rows(r.stream(), {r[v.out], r[v.row_of_slot], r[sum]}); };
+  const auto lift = [=](const Run& r) {
     Matmul raise{r[sum], r[up.value], r[y], Transposed::no, Transposed::yes};
     raise.residual = r[x];
     r.ops().matmul(r.stream(), raise);
     if (shared) r.ops().add(r.stream(), {r[y], r[shared_out], r[y]});
   };
+  p.forward.run = [=](const Run& r) {
+    add(r);
+    lift(r);
+  };
+  p.parts = {{"sum", 0, {{{v.out}, {v.row_of_slot}, {sum, Access::write}}, add}},
+             {"out", 0, {{{x}, {sum}, {up.value}, {y, Access::write}}, lift}}};
+  if (shared) p.parts.back().code.uses.push_back({shared_out});
   p.backward = {
       {{dy}, {up.value}, {v.slot_of_row}, {v.row_of_slot}, {v.in_use}, {dsum, Access::write}, {v.dout, Access::write}},
       [=](const Run& r) {

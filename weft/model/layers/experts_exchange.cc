@@ -23,9 +23,9 @@ void surround(PieceCode& code, std::vector<ValueUse> made, std::vector<ValueUse>
       if (use.value == own.value) use.access = own.access;
   code.uses.insert(code.uses.end(), more.begin(), more.end());
   code.run = [before = std::move(before), inner = std::move(code.run), after = std::move(after)](const Run& r) {
-    before(r);
+    if (before) before(r);
     inner(r);
-    after(r);
+    if (after) after(r);
   };
 }
 
@@ -90,6 +90,7 @@ void add_exchanged_experts(ModuleBuilder& b, const ExpertsSpec& spec, const Rout
   counts.forward.collectives = {{CollectiveKind::all_to_all, group, v.counts, source_counts, {}, {}}};
 
   Piece& dispatch = b.piece("dispatch", Lane::exchange);
+  dispatch.modules = set_of({RecomputeModule::moe});
   dispatch.forward.uses = {{v.counts},      {source_counts},           {v.rows},
                            {v.row_weights}, {received, Access::write}, {received_weights, Access::write}};
   dispatch.forward.collectives = {
@@ -109,24 +110,36 @@ void add_exchanged_experts(ModuleBuilder& b, const ExpertsSpec& spec, const Rout
     for (ValueId value : values) uses.push_back({value, Access::write});
     return uses;
   };
-  surround(
-      experts.forward, written({rows.rows, rows.row_weights, rows.counts, rows.offsets, rows.in_use}),
-      {{source_counts},
-       {received},
-       {received_weights},
-       {of_row, Access::write},
-       {of_received, Access::write},
-       {received_in_use, Access::write},
-       {sent, Access::write}},
-      [=](const Run& r) {
-        r.ops().arrange_rows(r.stream(), {r[source_counts], r[rows.counts], r[rows.offsets], r[of_row], r[of_received],
-                                          r[rows.in_use], r[received_in_use], alignment});
-        r.ops().gather_rows(r.stream(), {r[received], r[of_row], r[rows.rows], r[rows.in_use], 1});
-        r.ops().gather_rows(r.stream(), {r[received_weights], r[of_row], r[rows.row_weights], r[rows.in_use], 1});
-      },
-      [=](const Run& r) {
-        r.ops().gather_rows(r.stream(), {r[rows.out], r[of_received], r[sent], r[received_in_use], 1});
-      });
+  const auto arranged = written({rows.rows, rows.row_weights, rows.counts, rows.offsets, rows.in_use});
+  const auto arrange = [=](const Run& r) {
+    r.ops().arrange_rows(r.stream(), {r[source_counts], r[rows.counts], r[rows.offsets], r[of_row], r[of_received],
+                                      r[rows.in_use], r[received_in_use], alignment});
+    r.ops().gather_rows(r.stream(), {r[received], r[of_row], r[rows.rows], r[rows.in_use], 1});
+    r.ops().gather_rows(r.stream(), {r[received_weights], r[of_row], r[rows.row_weights], r[rows.in_use], 1});
+  };
+  const auto give_back = [=](const Run& r) {
+    r.ops().gather_rows(r.stream(), {r[rows.out], r[of_received], r[sent], r[received_in_use], 1});
+  };
+  surround(experts.forward, arranged,
+           {{source_counts},
+            {received},
+            {received_weights},
+            {of_row, Access::write},
+            {of_received, Access::write},
+            {received_in_use, Access::write},
+            {sent, Access::write}},
+           arrange, give_back);
+  surround(experts.parts.front().code, arranged,
+           {{source_counts},
+            {received},
+            {received_weights},
+            {rows.row_weights, Access::write},
+            {rows.in_use, Access::write},
+            {of_row, Access::write},
+            {of_received, Access::write},
+            {received_in_use, Access::write}},
+           arrange, {});
+  surround(experts.parts.back().code, {}, {{of_received}, {received_in_use}, {sent, Access::write}}, {}, give_back);
   surround(
       experts.backward, written({rows.dout}),
       {{dsent},

@@ -44,16 +44,34 @@ void add_expert_mlp(ModuleBuilder& b, const ExpertsSpec& spec, const ExpertRows&
   p.forward.uses = {{v.rows},   {v.row_weights}, {v.counts},         {v.offsets},        {v.in_use},
                     {w1.value}, {w2.value},      {h, Access::write}, {a, Access::write}, {v.out, Access::write}};
   if (bias) p.forward.uses.insert(p.forward.uses.end(), {{b1.value}, {b2.value}});
-  p.forward.run = [=](const Run& r) {
-    using Mode = GroupedMatmul::Mode;
-    GroupedMatmul up{Mode::forward, r[v.rows], r[w1.value], r[h], v.groups(r)};
+  const auto raise = [=](const Run& r) {
+    GroupedMatmul up{GroupedMatmul::Mode::forward, r[v.rows], r[w1.value], r[h], v.groups(r)};
     if (bias) up.bias = r[b1.value];
     r.ops().grouped_matmul(r.stream(), up);
+  };
+  const auto activate = [=](const Run& r) {
     r.ops().activation(r.stream(), {act, r[h], r[a], r[v.row_weights], r[v.in_use]});
-    r.ops().grouped_matmul(r.stream(), {Mode::forward, r[a], r[w2.value], r[v.out], v.groups(r)});
+  };
+  const auto lower = [=](const Run& r) {
+    r.ops().grouped_matmul(r.stream(), {GroupedMatmul::Mode::forward, r[a], r[w2.value], r[v.out], v.groups(r)});
     // `a` already includes the row's weight; the second bias needs it too.
     if (bias) r.ops().grouped_bias(r.stream(), {r[v.out], r[b2.value], r[v.row_weights], v.groups(r)});
   };
+  p.forward.run = [=](const Run& r) {
+    raise(r);
+    activate(r);
+    lower(r);
+  };
+  using enum RecomputeModule;
+  p.parts = {
+      {"up", set_of({moe}), {{{v.rows}, {v.counts}, {v.offsets}, {w1.value}, {h, Access::write}}, raise}},
+      {"act", set_of({moe, moe_act}), {{{h}, {v.row_weights}, {v.in_use}, {a, Access::write}}, activate}},
+      {"down", 0, {{{a}, {v.counts}, {v.offsets}, {w2.value}, {v.out, Access::write}}, lower}},
+  };
+  if (bias) {
+    p.parts[0].code.uses.push_back({b1.value});
+    p.parts[2].code.uses.insert(p.parts[2].code.uses.end(), {{b2.value}, {v.row_weights}});
+  }
 
   p.backward.uses = {{v.dout},
                      {h},
@@ -128,15 +146,31 @@ ValueId add_shared_expert(ModuleBuilder& b, const ExpertsSpec& spec, const Routi
   const ValueId da = b.scratch("d(shared_a)", compute, {T, F});
 
   Piece& p = b.piece("shared");
+  const auto activate = [=](const Run& r) {
+    r.ops().matmul(r.stream(), {r[v.xn], r[w1.value], r[h], Transposed::no, Transposed::yes});
+    r.ops().activation(r.stream(), {act, r[h], r[a]});
+  };
+  const auto lower = [=](const Run& r) {
+    r.ops().matmul(r.stream(), {r[a], r[w2.value], r[raw], Transposed::no, Transposed::yes});
+    if (weighted) r.ops().matmul(r.stream(), {r[v.xn], r[wg.value], r[logit], Transposed::no, Transposed::yes});
+  };
+  const auto gate = [=](const Run& r) { r.ops().sigmoid_gate(r.stream(), {r[raw], r[logit], r[out]}); };
   p.forward = {{{v.xn}, {w1.value}, {w2.value}, {h, Access::write}, {a, Access::write}, {out, Access::write}},
                [=](const Run& r) {
-                 r.ops().matmul(r.stream(), {r[v.xn], r[w1.value], r[h], Transposed::no, Transposed::yes});
-                 r.ops().activation(r.stream(), {act, r[h], r[a]});
-                 r.ops().matmul(r.stream(), {r[a], r[w2.value], r[raw], Transposed::no, Transposed::yes});
-                 if (!weighted) return;
-                 r.ops().matmul(r.stream(), {r[v.xn], r[wg.value], r[logit], Transposed::no, Transposed::yes});
-                 r.ops().sigmoid_gate(r.stream(), {r[raw], r[logit], r[out]});
+                 activate(r);
+                 lower(r);
+                 if (weighted) gate(r);
                }};
+  using enum RecomputeModule;
+  const RecomputeModules own = set_of({shared_experts, moe});
+  p.parts = {{"up", own, {{{v.xn}, {w1.value}, {h, Access::write}, {a, Access::write}}, activate}}};
+  if (weighted) {
+    p.parts.push_back(
+        {"down", own, {{{v.xn}, {a}, {w2.value}, {wg.value}, {raw, Access::write}, {logit, Access::write}}, lower}});
+    p.parts.push_back({"gate", 0, {{{raw}, {logit}, {out, Access::write}}, gate}});
+  } else {
+    p.parts.push_back({"down", 0, {{{a}, {w2.value}, {out, Access::write}}, lower}});
+  }
   p.backward = {
       {{dy}, {h}, {w1.value}, {w2.value}, {da, Access::write}, {dh, Access::write}, {v.dxn_shared, Access::write}},
       [=](const Run& r) {

@@ -100,8 +100,10 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
   p.evaluate.uses = p.forward.uses;
   balance.add_forward(p.forward);
   balance.add_evaluation(p.evaluate);
-  const auto route = [=](const Run& r, bool trains) {
+  const auto normalise = [=](const Run& r) {
     r.ops().rms_norm(r.stream(), {r[x], r[norm.value], r[v.xn], r[inverse], 1, eps, zero_centred});
+  };
+  const auto route = [=](const Run& r, bool trains) {
     Matmul product{r[v.xn], r[w.value], r[logits], Transposed::no, Transposed::yes};
     if (biased) product.bias = r[bias.value];
     r.ops().matmul(r.stream(), product);
@@ -117,8 +119,22 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
     r.ops().gather_rows(r.stream(),
                         {r[weights].reshape({T * k, 1}), r[v.slot_of_row], r[v.row_weights], r[v.in_use], 1});
   };
-  p.forward.run = [=](const Run& r) { route(r, true); };
-  p.evaluate.run = [=](const Run& r) { route(r, false); };
+  p.forward.run = [=](const Run& r) {
+    normalise(r);
+    route(r, true);
+  };
+  p.evaluate.run = [=](const Run& r) {
+    normalise(r);
+    route(r, false);
+  };
+  PiecePart first{"norm", set_of({RecomputeModule::layernorm})}, rest{"rows", set_of({RecomputeModule::moe})};
+  first.code = {{{x}, {norm.value}, {v.xn, Access::write}, {inverse, Access::write}}, normalise};
+  rest.code.run = [=](const Run& r) { route(r, false); };
+  for (const ValueUse& use : p.evaluate.uses) {
+    const bool of_norm = use.value == x || use.value == norm.value || use.value == inverse;
+    if (!of_norm) rest.code.uses.push_back({use.value, use.value == v.xn ? Access::read : use.access});
+  }
+  p.parts = {std::move(first), std::move(rest)};
 
   p.backward.uses = {{dy},
                      {x},

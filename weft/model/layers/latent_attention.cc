@@ -118,9 +118,11 @@ void add_values(ModuleBuilder& b, LatentAttention& v) {
   v.add_gradients(b);
 }
 
+Tensor queries(const Run& r, const LatentAttention& v) { return v.low_rank() ? r[v.q] : v.a(r[v.in]); }
+
 Attention attention_of(const Run& r, const LatentAttention& v) {
   Attention a;
-  a.q = v.low_rank() ? r[v.q] : v.a(r[v.in]);
+  a.q = queries(r, v);
   a.k = r[v.k];
   a.v = v.v(r[v.kv]);
   a.out = r[v.mixed];
@@ -134,7 +136,8 @@ Attention attention_of(const Run& r, const LatentAttention& v) {
   return a;
 }
 
-void run_forward(const Run& r, const LatentAttention& v) {
+// Queries, keys and values; turns the queries in place.
+void raise_latents(const Run& r, const LatentAttention& v) {
   const Tensor down = r[v.in], kv = r[v.kv];
   if (v.low_rank()) {
     v.q_norm.forward(r, v.a(down), r[v.a_norm], v.a_inverse);
@@ -142,14 +145,16 @@ void run_forward(const Run& r, const LatentAttention& v) {
   }
   v.kv_norm.forward(r, v.c(down), r[v.c_norm], v.c_inverse);
   v.w_kv.forward(r, r[v.c_norm], kv);
-  const Attention attention = attention_of(r, v);
   LatentHeads heads{
-      attention.q, v.own(kv), v.shared(down), r[v.k], r[v.rope.cosine], r[v.rope.sine], given(r, v.rope.positions)};
+      queries(r, v), v.own(kv), v.shared(down), r[v.k], r[v.rope.cosine], r[v.rope.sine], given(r, v.rope.positions)};
   heads.heads = v.heads, heads.still = v.still, heads.turning = v.turning;
   heads.length = v.length, heads.style = v.style;
   r.ops().latent_heads(r.stream(), heads);
+}
+
+void attend(const Run& r, const LatentAttention& v) {
+  const Attention attention = attention_of(r, v);
   if (v.sparse) {
-    v.indexer.forward.run(r);
     r.ops().sparse_attention(r.stream(), {attention, r[v.indexer.keys]});
   } else {
     r.ops().attention(r.stream(), attention);
@@ -202,8 +207,37 @@ PieceCode forward(const LatentAttention& v) {
     writes(f, {v.a_norm, v.a_inverse, v.q});
   }
   if (v.sparse) add_uses(f, v.indexer.forward);
-  f.run = [v](const Run& r) { run_forward(r, v); };
+  f.run = [v](const Run& r) {
+    raise_latents(r, v);
+    if (v.sparse) v.indexer.forward.run(r);
+    attend(r, v);
+  };
   return f;
+}
+
+std::vector<PiecePart> parts(const LatentAttention& v) {
+  PiecePart up{"up", set_of({RecomputeModule::mla_up_proj})}, core{"core", set_of({RecomputeModule::core_attn})};
+  reads(up.code, {v.kv_norm.value, v.w_kv.value, v.rope.cosine, v.rope.sine, v.rope.positions});
+  writes(up.code, {v.c_norm, v.c_inverse, v.k, v.kv});
+  up.code.run = [v](const Run& r) { raise_latents(r, v); };
+  reads(core.code, {v.k, v.kv, v.low_rank() ? v.q : v.in, v.boundaries});
+  if (v.sparse) reads(core.code, {v.indexer.keys});
+  writes(core.code, {v.mixed, v.lse});
+  core.code.run = [v](const Run& r) { attend(r, v); };
+  std::vector<PiecePart> all;
+  if (v.low_rank()) {
+    PiecePart down{"down"};
+    writes(down.code, {v.in});
+    all.push_back(std::move(down));
+    reads(up.code, {v.in, v.q_norm.value, v.w_q.value});
+    writes(up.code, {v.a_norm, v.a_inverse, v.q});
+  } else {
+    writes(up.code, {v.in});  // the queries turn within it, so it cannot be read a second time
+  }
+  all.push_back(std::move(up));
+  if (v.sparse) all.push_back({"index", 0, v.indexer.forward});
+  all.push_back(std::move(core));
+  return all;
 }
 
 PieceCode backward(const LatentAttention& v) {
@@ -251,7 +285,7 @@ ValueId add_latent_attention(ModuleBuilder& b, const LatentAttentionSpec& spec, 
   add_values(b, v);
   if (sparse)
     v.indexer = add_indexer(b, spec.indexer, v.xn, v.a_norm, v.rope, [v](const Run& r) { return attention_of(r, v); });
-  return v.add_piece(b, forward(v), backward(v), weight_gradient(v));
+  return v.add_piece(b, forward(v), backward(v), weight_gradient(v), parts(v));
 }
 
 }  // namespace weft

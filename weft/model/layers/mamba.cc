@@ -147,6 +147,15 @@ PieceCode forward(const Mamba& v) {
   return f;
 }
 
+std::vector<PiecePart> parts(const Mamba& v) {
+  PiecePart scan{"scan"};
+  reads(scan.code, {v.w_conv.value, v.w_conv.boundaries, v.A_log.value, v.dt_bias.value, v.D.value, v.gate_norm.value});
+  if (v.w_conv.has_bias()) reads(scan.code, {v.w_conv.bias.value});
+  writes(scan.code, {v.in, v.conv, v.states, v.scanned, v.gate_inverse, v.mixed});
+  scan.code.run = forward(v).run;
+  return {std::move(scan)};
+}
+
 PieceCode backward(const Mamba& v) {
   PieceCode g;
   reads(g, {v.dy, v.x, v.inverse, v.in, v.conv, v.states, v.scanned, v.gate_inverse, v.norm.value, v.w_in.value,
@@ -172,7 +181,7 @@ ValueId add_mamba(ModuleBuilder& b, const MambaSpec& spec, ValueId x) {
   v.add_norm_weight(b, x);
   add_parameters(b, v);
   add_values(b, v);
-  return v.add_piece(b, forward(v), backward(v), v.weight_gradient());
+  return v.add_piece(b, forward(v), backward(v), v.weight_gradient(), parts(v));
 }
 
 }  // namespace weft

@@ -52,6 +52,13 @@ PieceCode forward(const Mlp& v) {
   return f;
 }
 
+std::vector<PiecePart> parts(const Mlp& v) {
+  PiecePart products{"products", set_of({RecomputeModule::mlp})};
+  writes(products.code, {v.in, v.mixed});
+  products.code.run = forward(v).run;
+  return {std::move(products)};
+}
+
 PieceCode backward(const Mlp& v) {
   PieceCode g;
   reads(g, {v.dy, v.x, v.inverse, v.in, v.norm.value, v.w_in.value, v.w_out.value});
@@ -83,7 +90,7 @@ ValueId add_mlp(ModuleBuilder& b, const MlpSpec& spec, ValueId x) {
   v.add_norm_weight(b, x);
   add_parameters(b, spec, v);
   add_values(b, spec, v);
-  return v.add_piece(b, forward(v), backward(v), weight_gradient(v));
+  return v.add_piece(b, forward(v), backward(v), weight_gradient(v), parts(v));
 }
 
 }  // namespace weft

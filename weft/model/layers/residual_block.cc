@@ -1,5 +1,7 @@
 #include "weft/model/layers/residual_block.h"
 
+#include <iterator>
+
 #include "weft/model/layers/uses.h"
 
 namespace weft {
@@ -19,8 +21,30 @@ void ResidualBlock::add_gradients(ModuleBuilder& b) {
   dy = b.gradient_of(y);
 }
 
-ValueId ResidualBlock::add_piece(ModuleBuilder& b, PieceCode forward, PieceCode backward,
-                                 PieceCode weight_gradient) const {
+std::vector<PiecePart> ResidualBlock::parts(std::vector<PiecePart> body) const {
+  PiecePart first{"norm", set_of({RecomputeModule::layernorm})}, last{"out"};
+  reads(first.code, {x, norm.value});
+  writes(first.code, {xn, inverse});
+  first.code.run = [block = *this](const Run& r) { block.normalise(r); };
+  PieceCode& in_code = body.front().code;
+  reads(in_code, {xn, w_in.value});
+  if (w_in.has_bias()) reads(in_code, {w_in.bias.value});
+  in_code.run = [block = *this, run = std::move(in_code.run)](const Run& r) {
+    block.project_in(r);
+    if (run) run(r);
+  };
+  reads(last.code, {x, mixed, w_out.value});
+  if (w_out.has_bias()) reads(last.code, {w_out.bias.value});
+  writes(last.code, {y});
+  last.code.run = [block = *this](const Run& r) { block.project_out(r); };
+  std::vector<PiecePart> all{std::move(first)};
+  std::move(body.begin(), body.end(), std::back_inserter(all));
+  all.push_back(std::move(last));
+  return all;
+}
+
+ValueId ResidualBlock::add_piece(ModuleBuilder& b, PieceCode forward, PieceCode backward, PieceCode weight_gradient,
+                                 std::vector<PiecePart> body) const {
   Piece& p = b.piece("mix");
   p.forward = {std::move(forward.uses), [block = *this, body = std::move(forward.run)](const Run& r) {
                  block.normalise(r);
@@ -35,6 +59,7 @@ ValueId ResidualBlock::add_piece(ModuleBuilder& b, PieceCode forward, PieceCode 
                   block.normalise_backward(r);
                 }};
   p.weight_gradient = std::move(weight_gradient);
+  p.parts = parts(std::move(body));
   return y;
 }
 

@@ -27,11 +27,15 @@ struct ResidualBlock {
 
   // Adds the piece `mix` and returns y. In forward and backward, `uses` covers all four steps, in the order the plan
   // lists them, and `run` only the body; weight_gradient is complete.
-  ValueId add_piece(ModuleBuilder& b, PieceCode forward, PieceCode backward, PieceCode weight_gradient) const;
+  // body: what of forward can run again by itself, without norm and project_out; the first part runs after project_in.
+  ValueId add_piece(ModuleBuilder& b, PieceCode forward, PieceCode backward, PieceCode weight_gradient,
+                    std::vector<PiecePart> body) const;
   // Gradients of the two weights, without biases.
   PieceCode weight_gradient() const;
 
  private:
+  std::vector<PiecePart> parts(std::vector<PiecePart> body) const;
+
   void normalise(const Run& r) const;             // writes xn, inverse
   void project_in(const Run& r) const;            // writes in
   void project_out(const Run& r) const;           // writes y

@@ -13,9 +13,10 @@ namespace weft {
 
 namespace {
 
-using Stretch = std::pair<int, int>;  // part of the pattern, number in it
+using Stretch = std::pair<int, int>;  // segment or MTP depth, number in it
 
-std::optional<Stretch> stretch_of(const ItemPlace& item, const Recomputation& how) {
+std::optional<Stretch> stretch_of(const PiecePlace& place, const Recomputation& how) {
+  const ItemPlace& item = place.item;
   if (item.part < 0) return {};
   switch (how.kind) {
     case Recomputation::Kind::none:
@@ -25,6 +26,8 @@ std::optional<Stretch> stretch_of(const ItemPlace& item, const Recomputation& ho
     case Recomputation::Kind::block:
       if (item.number >= how.items) return {};
       return Stretch{item.part, item.number};
+    case Recomputation::Kind::modules:
+      return Stretch{item.part, place.physical};  // a layer
   }
   return {};
 }
@@ -48,7 +51,7 @@ class Recomputing {
       if (!node.piece.valid() || node.micro_batch < 0) continue;
       if (is_backward(node) && node.lane == Lane::exchange)
         first_exchange_.try_emplace({node.micro_batch, plan_.place_of(node).unit}, i);
-      const std::optional<Stretch> stretch = stretch_of(module_.piece(node.piece).place.item, how_);
+      const std::optional<Stretch> stretch = stretch_of(module_.piece(node.piece).place, how_);
       if (!stretch) continue;
       Pass& pass = passes[{node.micro_batch, *stretch}];
       if (node.phase == Phase::forward) pass.forward.push_back(i);
@@ -70,21 +73,36 @@ class Recomputing {
   struct Pass {
     std::vector<std::size_t> forward, backward;
   };
-  // A node of the forward pass that can be run again.
+  // A node of the forward pass, or a part of its piece, that can run again.
   struct Source {
     std::size_t node = 0;
+    int part = -1;
     const PieceCode* code = nullptr;
     std::vector<BufferUse> uses;  // of the code, then those that passes have added to the node
     bool needed = false;
     std::size_t at = 0;  // where it runs again: before that node
   };
 
-  Source source_of(std::size_t index) const {
+  // What of the node may run again.
+  std::vector<Source> sources_of(std::size_t index) const {
+    const Piece& piece = module_.piece(plan_.nodes[index].piece);
+    const auto chosen = [&](RecomputeModules modules) {
+      return how_.kind != Recomputation::Kind::modules || (modules & how_.modules) != 0;
+    };
+    std::vector<Source> sources;
+    for (std::size_t part = 0; part < piece.parts.size(); ++part)
+      if (chosen(piece.parts[part].modules)) sources.push_back(source_of(index, static_cast<int>(part)));
+    if (piece.parts.empty() && piece.code(Phase::recompute) && chosen(piece.modules))
+      sources.push_back(source_of(index, -1));
+    return sources;
+  }
+
+  Source source_of(std::size_t index, int part) const {
     const Node& node = plan_.nodes[index];
     const Piece& piece = module_.piece(node.piece);
     const std::vector<ValueUse>& forward = piece.forward.uses;
     const auto known = plan_.uses_of(node);
-    Source source{index, &piece.code(Phase::recompute)};
+    Source source{index, part, &piece.code(Phase::recompute, part)};
     for (const ValueUse& use : source.code->uses) {
       const auto at = std::find_if(forward.begin(), forward.end(), [&](const auto& o) { return o.value == use.value; });
       WEFT_CHECK(at != forward.end(), "{} is recomputed from {}, which forward does not use", plan_.name_of(node),
@@ -100,13 +118,12 @@ class Recomputing {
     source_of_.clear();
     first_user_.clear();
     again_.clear();
-    for (const std::size_t i : pass.forward) {
-      Source source = source_of(i);
-      if (!*source.code) continue;
-      for (const BufferUse& use : source.uses)
-        if (use.access == Access::write && can_drop(use.buffer)) source_of_[use.buffer] = sources_.size();
-      sources_.push_back(std::move(source));
-    }
+    for (const std::size_t i : pass.forward)
+      for (Source& source : sources_of(i)) {
+        for (const BufferUse& use : source.uses)
+          if (use.access == Access::write && can_drop(use.buffer)) source_of_[use.buffer] = sources_.size();
+        sources_.push_back(std::move(source));
+      }
     for (const std::size_t i : pass.backward)
       for (const BufferUse& use : plan_.uses_of(plan_.nodes[i]))
         if (use.access == Access::read) need(use.buffer, i);
@@ -177,11 +194,29 @@ class Recomputing {
           *buffer = at->second;
         else if (const auto other = own.find(*buffer); other != own.end())
           *buffer = other->second;
-    Node node =
-        plan_.make_node(like.kind, Phase::recompute, like.lane, like.place, like.micro_batch, uses, collectives);
+    const PlaceId place = place_of(like, source.part);
+    Node node = plan_.make_node(like.kind, Phase::recompute, like.lane, place, like.micro_batch, uses, collectives);
     node.piece = like.piece;
-    plan_.places[like.place.index()].phases |= static_cast<std::uint8_t>(1u << static_cast<unsigned>(Phase::recompute));
+    node.part = source.part;
     return node;
+  }
+
+  // A part has a place of its own: "main.0*.mix.core".
+  PlaceId place_of(const Node& like, int part) {
+    PlaceId place = like.place;
+    if (part >= 0) {
+      const auto [at, is_new] = places_.try_emplace({like.place, part});
+      if (is_new) {
+        const PlaceInfo of = plan_.place_of(like);
+        const PiecePart& own = module_.piece(like.piece).parts[static_cast<std::size_t>(part)];
+        at->second = plan_.add_place(of.unit, of.layer, fmt::format("{}.{}", of.piece, own.name));
+        plan_.places.back().section = of.section;
+        plan_.places.back().depth = of.depth;
+      }
+      place = at->second;
+    }
+    plan_.places[place.index()].phases |= static_cast<std::uint8_t>(1u << static_cast<unsigned>(Phase::recompute));
+    return place;
   }
 
   void use_again(const Node& node) {
@@ -225,7 +260,8 @@ class Recomputing {
   std::map<std::pair<int, int>, std::size_t> first_exchange_;  // of the backward pass of a micro-batch and unit
   std::vector<std::vector<Node>> before_;                      // by node of the given plan
   std::map<ValueId, ValueId> unread_;
-  std::set<BufferId> replaced_;  // of the forward pass, which backward no longer reads
+  std::map<std::pair<PlaceId, int>, PlaceId> places_;  // of parts
+  std::set<BufferId> replaced_;                        // of the forward pass, which backward no longer reads
   // Of the present pass:
   std::vector<Source> sources_;
   std::map<BufferId, std::size_t> source_of_;   // which source writes it

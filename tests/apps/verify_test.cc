@@ -98,5 +98,54 @@ TEST(VerifySharded, WhateverIsDividedIsTheOracle) {
     }
 }
 
+TEST(VerifyRecomputed, WhatIsComputedAgainIsTheOracle) {
+  const Words common = {"verify",
+                        "--pattern",
+                        "[M+E][D-][GE]/[*E]",
+                        "--hidden-size",
+                        "32",
+                        "--num-attention-heads",
+                        "4",
+                        "--num-experts",
+                        "4",
+                        "--moe-ffn-hidden-size",
+                        "16",
+                        "--moe-shared-expert-intermediate-size",
+                        "16",
+                        "--kv-lora-rank",
+                        "16",
+                        "--q-lora-rank",
+                        "16",
+                        "--ffn-hidden-size",
+                        "32",
+                        "--seq-length",
+                        "24",
+                        "--micro-batch-size",
+                        "1",
+                        "--global-batch-size",
+                        "8",
+                        "--stories",
+                        "20000",
+                        "--ranks",
+                        "4",
+                        "--expert-model-parallel-size",
+                        "2",
+                        "--use-megatron-fsdp",
+                        "--overlap-moe-expert-parallel-comm",
+                        "--delay-wgrad-compute",
+                        "--steps",
+                        "2",
+                        "--fp64",
+                        "--json"};
+  for (const Words& how : {Words{"full", "--recompute-method", "uniform", "--recompute-num-layers", "1"},
+                           Words{"full", "--recompute-method", "block", "--recompute-num-layers", "2"},
+                           Words{"selective", "--recompute-modules", "core_attn", "moe_act", "layernorm", "mla_up_proj",
+                                 "mlp", "moe", "shared_experts", "gdn_norm_out"}}) {
+    const Json report = parse_json(expect_done(common + Words{"--recompute-granularity"} + how), "verify");
+    EXPECT_EQ(report.at("equal"), true) << how[0] << report.dump(1);
+    EXPECT_LE(report.at("tolerance"), 1e-9);
+  }
+}
+
 }  // namespace
 }  // namespace weft

@@ -94,11 +94,11 @@ TEST(OptionsForeign, EverydayFlagsOfMegatronAreKnown) {
                            "--moe-shared-expert-overlap",
                            "--spec a.b c --pattern M*"})
     known(flag, true);
-  for (const char* flag : {"--overlap-param-gather-with-optimizer-step", "--recompute-modules core_attn mlp",
-                           "--recompute-activations", "--tokenizer-model t.model", "--vocab-file v.json",
-                           "--merge-file m.txt", "--tokenizer-type HuggingFaceTokenizer", "--wandb-project p",
-                           "--wandb-exp-name e", "--use-torch-fsdp2", "--num-layers-per-virtual-pipeline-stage 2",
-                           "--exp-avg-dtype bf16", "--log-params-norm", "--timing-log-level 2", "--profile"})
+  for (const char* flag :
+       {"--overlap-param-gather-with-optimizer-step", "--tokenizer-model t.model", "--vocab-file v.json",
+        "--merge-file m.txt", "--tokenizer-type HuggingFaceTokenizer", "--wandb-project p", "--wandb-exp-name e",
+        "--use-torch-fsdp2", "--num-layers-per-virtual-pipeline-stage 2", "--exp-avg-dtype bf16", "--log-params-norm",
+        "--timing-log-level 2", "--profile"})
     known(flag, false);
 }
 

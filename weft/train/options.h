@@ -208,14 +208,15 @@ struct ExecutionOptions {
   bool digest = false;
 };
 
-enum class RecomputeGranularity : std::uint8_t { none, full };
+enum class RecomputeGranularity : std::uint8_t { none, full, selective };
 enum class RecomputeMethod : std::uint8_t { none, uniform, block };
 
 // What the backward pass computes again.
 struct RecomputeOptions {
   RecomputeGranularity granularity = RecomputeGranularity::none;
   RecomputeMethod method = RecomputeMethod::none;
-  std::int64_t num_layers = 0;  // 0: not given
+  std::int64_t num_layers = 0;       // 0: not given
+  std::vector<std::string> modules;  // empty: core_attn
 };
 
 struct TrainOptions {
@@ -281,7 +282,8 @@ void check_options(const TrainOptions& options);
 // What is wrong with them, why a flag that is set has no effect ("": it has one), what a plan makes of them, and how they were
 // written ("": nothing is computed again).
 std::vector<std::string> find_recompute_problems(const RecomputeOptions& options);
-std::string why_recomputing_is_idle(const std::string& flag, const RecomputeOptions& options);
+std::string why_recomputing_is_idle(const Flag& flag, const RecomputeOptions& options, const std::string& pattern,
+                                    bool shared_experts);
 Recomputation recomputation_of(const RecomputeOptions& options);
 std::string recompute_text(const RecomputeOptions& options);
 

@@ -16,7 +16,6 @@ constexpr const char* no_random_state =
     "Random numbers are a function of the seed and what they are for: there is no state.";
 constexpr const char* other_checkpoints =
     "Weft does not do this with checkpoints yet; drop the flag (--save, --save-interval and --load save and go on)";
-constexpr const char* no_parts_recomputed = "parts of layers are not recomputed yet; use --recompute-granularity full";
 constexpr const char* no_pipeline = "there are no pipeline stages yet; drop the flag";
 constexpr const char* only_one =
     "not supported yet: only 1. Weft has data parallelism (--ranks or a launcher) and expert parallelism "
@@ -178,8 +177,7 @@ void add_refused_flags(FlagTable& flags) {
   refuse_all(flags, {"--use-torch-fsdp2"}, "use --use-megatron-fsdp");
   refuse_all(flags, {"--optimizer-cpu-offload", "--cpu-offloading", "--use-precision-aware-optimizer"},
              "weights, gradients and optimizer state stay on the device, in float; drop the flag");
-  refuse_all(flags, {"--recompute-activations", "--moe-layer-recompute"}, no_parts_recomputed);
-  flags.refuse("--recompute-modules", "NAME", no_parts_recomputed).takes_many();
+  refuse_all(flags, {"--moe-layer-recompute"}, "use --recompute-granularity selective --recompute-modules moe");
   refuse_all(flags, {"--num-layers-per-virtual-pipeline-stage", "--microbatch-group-size-per-virtual-pipeline-stage"},
              no_pipeline, "N");
   refuse_all(flags, {"--pipeline-model-parallel-layout"}, no_pipeline, "TEXT");

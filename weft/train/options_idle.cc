@@ -70,6 +70,10 @@ class Idle {
     if (flag.name == "--mtp-loss-scaling-factor" && known && (m_.hf.empty() || has_weights(m_.hf)) &&
         !predicts_further())
       return fmt::format("the pattern '{}' has no /; drop the flag", pattern());
+    if (flag.name.starts_with("--recompute-")) {
+      const bool shared = !m_.hf.empty() || m_.moe_shared_expert_intermediate_size > 0;
+      return why_recomputing_is_idle(flag, o_.recompute, known ? pattern() : "*+DEG-", shared);
+    }
     if (m_.hf.empty())
       if (const std::string reason = of_model(flag); !reason.empty()) return reason;
     if (const std::string reason = of_balance(flag); !reason.empty()) return reason;
@@ -140,7 +144,6 @@ class Idle {
     if (flag.name == "--overlap-dispatch-backward-with-experts-wgrad" && o_.execution.overlap_moe_expert_parallel_comm)
       return "--overlap-moe-expert-parallel-comm already hides this exchange; drop one of the two";
     if (const std::string reason = of_sharding(flag); !reason.empty()) return reason;
-    if (const std::string reason = why_recomputing_is_idle(flag.name, o_.recompute); !reason.empty()) return reason;
     if (flag.name == "--emulate-network" && o_.layout.ranks == 1) return "there is only one rank; add --ranks N";
     const CheckpointOptions& checkpoint = o_.checkpoint;
     if (is_one_of(flag, {"--save-interval", "--async-save", "--keep-last", "--no-save-optim"}) &&

@@ -3,26 +3,11 @@
 
 #include <string>
 
-#include "weft/base/random.h"
+#include "tests/base/dice.h"
 #include "weft/execute/step_plan.h"
 #include "weft/plan/check/check_ranks.h"
 
 namespace weft {
-
-class Dice {
- public:
-  explicit Dice(std::uint64_t seed, const char* name = "dice") : key_(random_key(seed, name)) {}
-  int below(std::size_t bound) { return static_cast<int>(random_below(key_, next_++, bound)); }
-  int between(int first, int last) { return first + below(static_cast<std::size_t>(last - first + 1)); }
-  bool yes() { return below(2) == 1; }
-  template <class T>
-  T of(std::initializer_list<T> list) {
-    return list.begin()[below(list.size())];
-  }
-
- private:
-  std::uint64_t key_, next_ = 0;
-};
 
 struct RandomCase {
   std::string pattern;

@@ -1,0 +1,182 @@
+#include "tests/train/random_layouts.h"
+
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tests/base/dice.h"
+#include "weft/base/text.h"
+
+namespace weft {
+namespace {
+
+constexpr int experts = 8;
+
+class Words {
+ public:
+  template <class... Args>
+  void add(fmt::format_string<Args...> text, Args&&... args) {
+    words_.push_back(fmt::format(text, std::forward<Args>(args)...));
+  }
+  std::string text() const { return join(words_, " "); }
+
+ private:
+  std::vector<std::string> words_;
+};
+
+// Which kinds of layers a pattern has: attention of one family, and any of the others.
+struct Kinds {
+  bool latent = false;
+  std::string mixers;
+};
+
+std::string random_items(Dice& dice, const Kinds& kinds, int most) {
+  const auto mixer = [&] { return kinds.mixers[static_cast<std::size_t>(dice.below(kinds.mixers.size()))]; };
+  std::string items;
+  for (int i = dice.between(1, most); i > 0; --i) {
+    switch (dice.below(4)) {
+      case 0:
+        items += fmt::format("[{}E]", mixer());
+        break;
+      case 1:
+        items += fmt::format("[{}{}{}]", mixer(), dice.yes() ? "-" : "", dice.of({'E', '-'}));
+        break;
+      case 2:
+        items += 'E';
+        break;
+      default:
+        items += dice.yes() ? mixer() : '-';
+    }
+  }
+  return items;
+}
+
+std::string random_pattern(Dice& dice) {
+  Kinds kinds;
+  kinds.latent = dice.once_in(3);
+  kinds.mixers = kinds.latent ? "++D" : "***";
+  kinds.mixers += dice.of({"M", "G", "MG", ""});
+  std::string pattern = random_items(dice, kinds, 4);
+  if (!dice.once_in(4)) return pattern;
+  const std::string further = "/" + random_items(dice, kinds, 2);
+  return pattern + further + (dice.yes() ? further : "");
+}
+
+void add_model(Words& words, Dice& dice, const std::string& pattern) {
+  const auto has = [&](std::string_view layers) { return pattern.find_first_of(layers) != std::string::npos; };
+  words.add("--pattern {} --hidden-size 16 --vocab-size {} --make-vocab-size-divisible-by 1", pattern,
+            random_layout_vocabulary);
+  words.add("--init-method-std 0.2");
+  if (has("*+D")) words.add("--num-attention-heads 4");
+  if (has("*")) {
+    words.add("--num-query-groups {}", dice.of({1, 2, 4}));
+    if (dice.once_in(4)) words.add("--qk-layernorm");
+    if (dice.once_in(4)) words.add("--softmax-type learnable");
+    if (dice.once_in(4)) words.add("--window-size 5");
+    if (dice.once_in(4)) words.add("{}", dice.of({"--add-qkv-bias", "--attention-output-gate"}));
+  }
+  if (has("+D")) words.add("--q-lora-rank 8 --kv-lora-rank 8 --qk-head-dim 4 --qk-pos-emb-head-dim 2 --v-head-dim 4");
+  if (has("D")) words.add("--dsa-indexer-n-heads 4 --dsa-indexer-head-dim 4 --dsa-indexer-topk 5");
+  if (has("M"))
+    words.add("--mamba-state-dim 4 --mamba-head-dim 8 --mamba-num-heads 4 --mamba-num-groups {} --mamba-chunk-size 4",
+              dice.of({1, 2, 4}));
+  if (has("G"))
+    words.add("--linear-num-value-heads 4 --linear-num-key-heads {} --linear-value-head-dim 8 --linear-key-head-dim 4",
+              dice.of({2, 4}));
+  if (has("-")) words.add("--ffn-hidden-size 24");
+  if (has("E")) {
+    words.add("--num-experts {} --moe-ffn-hidden-size 8 --moe-router-topk {}", experts, dice.of({2, 2, 3}));
+    if (dice.once_in(3)) words.add("--moe-shared-expert-intermediate-size 8");
+    switch (dice.below(6)) {
+      case 0:
+        words.add("--moe-aux-loss-coeff 0.01 --moe-z-loss-coeff 0.01");
+        break;
+      case 1:
+        words.add("--moe-router-load-balancing-type seq_aux_loss --moe-aux-loss-coeff 0.01");
+        break;
+      case 2:
+        words.add("--moe-router-load-balancing-type global_aux_loss --moe-aux-loss-coeff 0.01");
+        break;
+      case 3:
+        words.add("--moe-router-score-function sigmoid --moe-router-enable-expert-bias");
+        break;
+      default:
+        break;
+    }
+  }
+  if (dice.once_in(4)) words.add("--tie-embeddings");
+}
+
+void add_recomputation(Words& words, Dice& dice, const std::string& pattern) {
+  if (!dice.once_in(3)) return;
+  if (dice.yes()) {
+    words.add("--recompute-granularity full --recompute-method {} --recompute-num-layers {}",
+              dice.yes() ? "uniform" : "block", dice.between(1, 2));
+    return;
+  }
+  std::vector<std::string> modules{"layernorm"};
+  const auto has = [&](std::string_view layers) { return pattern.find_first_of(layers) != std::string::npos; };
+  const auto maybe = [&](std::string_view layers, const char* module) {
+    if (has(layers) && dice.yes()) modules.emplace_back(module);
+  };
+  maybe("*+D", "core_attn");
+  maybe("+D", "mla_up_proj");
+  maybe("-", "mlp");
+  maybe("E", "moe_act");
+  maybe("G", "gdn_norm_out");
+  words.add("--recompute-granularity selective --recompute-modules {}", join(modules, " "));
+}
+
+void add_sharding(Words& words, Dice& dice, int data_ranks, int expert_ranks) {
+  const char* strategy = dice.of({"", "", "optim", "optim_grads", "optim_grads_params", "optim_grads_params"});
+  if (!*strategy) return;
+  words.add("--data-parallel-sharding-strategy {}", strategy);
+  const bool parts = strategy == std::string_view("optim_grads_params");
+  if (data_ranks % 2 == 0 && data_ranks / 2 % expert_ranks == 0 && dice.once_in(3)) {
+    words.add("--num-distributed-optimizer-instances 2");
+    if (parts && dice.yes()) words.add("--outer-dp-sharding-strategy optim");
+  }
+  if (parts && dice.once_in(3))
+    words.add("{}", dice.of({"--fsdp-double-buffer", "--no-megatron-fsdp-enable-fine-grained-param-gather"}));
+}
+
+}  // namespace
+
+RandomLayout random_layout(std::uint64_t seed) {
+  Dice dice(seed, "layout");
+  RandomLayout layout;
+  Words words, order;
+  const std::string pattern = random_pattern(dice);
+  const bool routed = pattern.find('E') != std::string::npos;
+  add_model(words, dice, pattern);
+
+  const int data_ranks = dice.of({1, 2, 2, 4});
+  layout.ranks = data_ranks;
+  words.add("--ranks {}", layout.ranks);
+  int expert_ranks = 1;
+  if (routed) {
+    while (expert_ranks < layout.ranks && dice.below(3) > 0) expert_ranks *= 2;
+    words.add("--expert-model-parallel-size {}", expert_ranks);
+  }
+  const int micro_batches = dice.between(1, 3), batch = dice.between(1, 2);
+  words.add("--seq-length 16 --micro-batch-size {} --global-batch-size {}", batch, batch * micro_batches * data_ranks);
+  if (dice.once_in(4)) {
+    words.add("--reset-attention-mask --eod-mask-loss");
+    if (pattern.find_first_of("*+D") != std::string::npos && dice.yes()) words.add("--reset-position-ids");
+  }
+  add_sharding(words, dice, data_ranks, expert_ranks);
+  add_recomputation(words, dice, pattern);
+  if (dice.once_in(6)) words.add("--optimizer sgd");
+  if (dice.once_in(6)) words.add("--clip-grad 0");
+
+  const bool weave = expert_ranks > 1 && micro_batches > 1 && dice.yes();
+  if (weave) order.add("--overlap-moe-expert-parallel-comm");
+  if (weave && dice.yes()) order.add("--delay-wgrad-compute");
+  if (expert_ranks > 1 && !weave && dice.yes()) order.add("--overlap-dispatch-backward-with-experts-wgrad");
+  if (dice.once_in(3)) order.add("--overlap-optimizer");
+  layout.words = words.text();
+  layout.order = order.text();
+  return layout;
+}
+
+}  // namespace weft

@@ -63,6 +63,24 @@ TEST(Recompute, ranks_that_exchange_tokens_exchange_them_again) {
     }
 }
 
+// The weights that widen what latent experts return need it again, so their unit dispatches and combines again.
+TEST(Recompute, latent_experts_return_their_rows_again) {
+  for (const char* pattern : {"[*E][ME]", "[*E]/[*E]"})
+    for (const auto& [weave, delay] : {std::pair{false, false}, {true, false}, {true, true}}) {
+      RankCase c = case_of(pattern);
+      c.config.experts.latent = 6;
+      c.ranks = c.expert_ranks = 2;
+      const std::vector<std::string> plain = lines(c);
+      c.weave = c.parallel = weave;
+      c.delay = delay;
+      c.dispatch = !weave;
+      for (const Recomputation& how : {Recomputation{Kind::uniform, 1}, {Kind::uniform, 2}, {Kind::block, 1}}) {
+        c.recomputation = how;
+        EXPECT_EQ(lines(c), plain) << pattern << " items " << how.items << " weave " << weave << " delay " << delay;
+      }
+    }
+}
+
 TEST(Recompute, gathers_the_weights_that_it_uses) {
   using enum ShardingStrategy;
   for (const ShardingStrategy strategy : {optim, optim_grads, optim_grads_params})

@@ -15,18 +15,35 @@ namespace {
 // second, that exchange, the rest. Forward: mix, route | counts, dispatch | shared, experts | combine | join. Backward:
 // join' | combine' | experts', shared' and their weights | dispatch' | route', mix', weights.
 // A unit may compute again, in these slots, what its own layers need. What layers of earlier units must compute for it first
-// comes before the slots, alone.
+// comes before the slots, alone; so does what its own layers compute again if that takes a dispatch and a combine (whose
+// result the weights of latent experts need).
 struct UnitPass {
   static constexpr std::size_t slots = 5;
+  std::vector<Node> nodes;  // for the slots
   std::array<std::vector<Node>, slots> slot;
-  std::size_t last = 0;
   std::vector<Node> before;
 
-  void add(const Node& node) {
-    const bool exchange = node.lane == Lane::exchange;
-    while ((last % 2 == 1) != exchange) ++last;
-    WEFT_CHECK(last < slots, "weave cannot hide more than two exchanges per unit");
-    slot[last].push_back(node);
+  void fill() {
+    if (put(nodes)) return;
+    std::size_t last = nodes.size();  // exchange that runs again
+    while (last > 0 && !(nodes[last - 1].phase == Phase::recompute && nodes[last - 1].lane == Lane::exchange)) --last;
+    std::vector<Node> others;
+    for (std::size_t i = 0; i < nodes.size(); ++i)
+      (i < last && nodes[i].phase == Phase::recompute ? before : others).push_back(nodes[i]);
+    slot = {};
+    WEFT_CHECK(put(others), "weave cannot hide more than two exchanges per unit");
+  }
+
+ private:
+  // False: there are not enough slots.
+  bool put(const std::vector<Node>& list) {
+    std::size_t at = 0;
+    for (const Node& node : list) {
+      while ((at % 2 == 1) != (node.lane == Lane::exchange)) ++at;
+      if (at >= slots) return false;
+      slot[at].push_back(node);
+    }
+    return true;
   }
 };
 
@@ -43,13 +60,12 @@ class Weaver {
       const int unit = passes[i];
       const bool forward = node.phase == Phase::forward;
       UnitPass& pass = (forward ? forward_ : backward_)[{node.micro_batch, unit}];
-      if (unit == plan.place_of(node).unit)
-        pass.add(node);
-      else
-        pass.before.push_back(node);
+      (unit == plan.place_of(node).unit ? pass.nodes : pass.before).push_back(node);
       std::vector<int>& units = forward ? forward_units_ : backward_units_;
       if (node.micro_batch == 0 && std::find(units.begin(), units.end(), unit) == units.end()) units.push_back(unit);
     }
+    for (auto* passes_of : {&forward_, &backward_})
+      for (auto& [key, pass] : *passes_of) pass.fill();
   }
 
   Plan run() {

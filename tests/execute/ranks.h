@@ -40,7 +40,8 @@ struct RankCase {
   double clip = 1;  // of the optimizer; 0: none, and updates need not wait for a norm
   ShardingStrategy sharding = ShardingStrategy::no_shard;
   Recomputation recomputation;
-  Packing packing;  // documents end with token 0
+  Packing packing;                                     // documents end with token 0
+  bool per_token_loss = false, uneven_labels = false;  // samples have other numbers of labels that count
   bool gather_by_piece = true, two_buffers = false;
   int instances = 1;  // of the optimizer
   bool shard_over_instances = false;
@@ -77,6 +78,7 @@ inline MicroBatch batch_of(const RankCase& c, std::int64_t step, std::int64_t sa
     b.tokens.push_back(static_cast<std::int32_t>(random_below(key, static_cast<std::uint64_t>(2 * i), words)));
     b.labels.push_back(static_cast<std::int32_t>(random_below(key, static_cast<std::uint64_t>(2 * i + 1), words)));
   }
+  if (c.uneven_labels) std::fill_n(b.labels.begin(), static_cast<std::size_t>(sample % c.length), -1);
   mark_documents(b, 0, {.separate = c.packing.separate, .reset_positions = c.packing.reset_positions});
   return b;
 }
@@ -103,6 +105,7 @@ inline SessionOptions options_of(const RankCase& c, World* world) {
   o.ranks.executor.graph = c.graph;
   o.plan.recomputation = c.recomputation;
   o.packing = c.packing;
+  o.per_token_loss = c.per_token_loss;
   o.plan.overlap_updates = c.overlap_updates;
   o.optimizer = c.optimizer;
   o.optimizer.clip = c.clip;

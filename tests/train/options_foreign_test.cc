@@ -73,26 +73,13 @@ TEST(OptionsForeign, EverydayFlagsOfMegatronAreKnown) {
       EXPECT_EQ(std::string(error.what()).rfind(flag + ": ", 0), 0u) << error.what();
     }
   };
-  for (const char* flag : {"--overlap-grad-reduce",
-                           "--overlap-param-gather",
-                           "--sequence-parallel",
-                           "--tp-comm-overlap",
-                           "--cp-comm-type p2p",
-                           "--use-flash-attn",
-                           "--transformer-impl transformer_engine",
-                           "--no-bias-gelu-fusion",
-                           "--no-bias-swiglu-fusion",
-                           "--no-rope-fusion",
-                           "--no-masked-softmax-fusion",
-                           "--no-gradient-accumulation-fusion",
-                           "--data-cache-path c",
-                           "--ckpt-format torch_dist",
-                           "--no-load-rng",
-                           "--main-grads-dtype fp32",
-                           "--dataloader-type single",
-                           "--calculate-per-token-loss",
-                           "--moe-shared-expert-overlap",
-                           "--spec a.b c --pattern M*"})
+  for (const char* flag :
+       {"--overlap-grad-reduce", "--overlap-param-gather", "--sequence-parallel", "--tp-comm-overlap",
+        "--cp-comm-type p2p", "--use-flash-attn", "--transformer-impl transformer_engine", "--no-bias-gelu-fusion",
+        "--no-bias-swiglu-fusion", "--no-rope-fusion", "--no-masked-softmax-fusion",
+        "--no-gradient-accumulation-fusion", "--data-cache-path c", "--ckpt-format torch_dist", "--no-load-rng",
+        "--main-grads-dtype fp32", "--dataloader-type single", "--moe-shared-expert-overlap",
+        "--spec a.b c --pattern M*"})
     known(flag, true);
   for (const char* flag :
        {"--overlap-param-gather-with-optimizer-step", "--tokenizer-model t.model", "--vocab-file v.json",

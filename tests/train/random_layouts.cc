@@ -87,6 +87,7 @@ void add_model(Words& words, Dice& dice, const std::string& pattern) {
   if (has("E")) {
     words.add("--num-experts {} --moe-ffn-hidden-size 8 --moe-router-topk {}", experts, dice.of({2, 2, 3}));
     if (dice.once_in(3)) words.add("--moe-shared-expert-intermediate-size 8");
+    if (dice.once_in(4)) words.add("--moe-latent-size 8");
     switch (dice.below(6)) {
       case 0:
         words.add("--moe-aux-loss-coeff 0.01 --moe-z-loss-coeff 0.01");
@@ -162,6 +163,7 @@ RandomLayout random_layout(std::uint64_t seed) {
   words.add("--seq-length 16 --micro-batch-size {} --global-batch-size {}", batch, batch * micro_batches * data_ranks);
   if (dice.once_in(4)) {
     words.add("--reset-attention-mask --eod-mask-loss");
+    if (dice.yes()) words.add("--calculate-per-token-loss");
     if (pattern.find_first_of("*+D") != std::string::npos && dice.yes()) words.add("--reset-position-ids");
   }
   add_sharding(words, dice, data_ranks, expert_ranks);

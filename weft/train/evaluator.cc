@@ -5,8 +5,13 @@
 namespace weft {
 
 Evaluator::Evaluator(std::int64_t batch, std::int64_t length, const StepInputs& inputs, Stream& stream,
-                     MakeEvaluation make)
-    : batch_(batch), length_(length), inputs_(inputs), stream_(stream), make_(std::move(make)) {}
+                     MakeEvaluation make, CountLabels count)
+    : batch_(batch),
+      length_(length),
+      inputs_(inputs),
+      stream_(stream),
+      make_(std::move(make)),
+      count_(std::move(count)) {}
 
 const EvaluationPlan& Evaluator::plan_for(const EvaluationShape& shape) {
   for (const auto& [known, made] : plans_)
@@ -15,15 +20,18 @@ const EvaluationPlan& Evaluator::plan_for(const EvaluationShape& shape) {
   return *plans_.back().second;
 }
 
-void Evaluator::run(const EvaluationPlan& evaluation, const MicroBatch& batch) {
-  inputs_.write(*evaluation.plan, std::span(&batch, 1), {});
+void Evaluator::run(const EvaluationPlan& evaluation, const MicroBatch& batch, const StepNumbers& numbers) {
+  inputs_.write(*evaluation.plan, std::span(&batch, 1), numbers);
   run_serially(*evaluation.plan, stream_);
 }
 
 EvaluationLosses Evaluator::losses(const MicroBatch& batch) {
   const EvaluationPlan& evaluation = plan_for({batch_, length_, false});
-  run(evaluation, batch);
+  StepNumbers numbers;
+  if (count_) numbers.counted_labels = count_(batch);
+  run(evaluation, batch, numbers);
   EvaluationLosses losses;
+  if (count_) losses.weight = static_cast<double>(numbers.counted_labels);
   losses.loss = evaluation.plan->read(stream_, evaluation.module.loss)[0];
   for (ValueId loss : evaluation.module.mtp_losses)
     losses.mtp_losses.push_back(evaluation.plan->read(stream_, loss)[0] / inputs_.mtp_factor(evaluation.module));

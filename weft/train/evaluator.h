@@ -20,6 +20,7 @@ struct EvaluationShape {
 struct EvaluationLosses {
   double loss = 0;                      // mean over the batch's tokens, of all ranks
   std::vector<double> mtp_losses = {};  // of each depth, the mean over the tokens that it predicts
+  double weight = 1;                    // of these means among those of several batches
 };
 
 // A module with its plan. They are made when a shape is first asked for, and kept.
@@ -28,12 +29,16 @@ struct EvaluationPlan {
   std::unique_ptr<PreparedPlan> plan;
 };
 using MakeEvaluation = std::function<std::unique_ptr<EvaluationPlan>(const EvaluationShape& shape)>;
+// How many labels count in the batches of all ranks.
+using CountLabels = std::function<std::int64_t(const MicroBatch& batch)>;
 
 // With several ranks all of them make every call, and results are those of all.
 class Evaluator {
  public:
-  // batch, length: the shape of training. inputs and stream outlive it.
-  Evaluator(std::int64_t batch, std::int64_t length, const StepInputs& inputs, Stream& stream, MakeEvaluation make);
+  // batch, length: the shape of training. inputs and stream outlive it. count: where every counted token weighs the same,
+  // not every batch.
+  Evaluator(std::int64_t batch, std::int64_t length, const StepInputs& inputs, Stream& stream, MakeEvaluation make,
+            CountLabels count);
 
   // Of one batch of the training shape.
   EvaluationLosses losses(const MicroBatch& batch);
@@ -45,12 +50,13 @@ class Evaluator {
 
  private:
   const EvaluationPlan& plan_for(const EvaluationShape& shape);
-  void run(const EvaluationPlan& evaluation, const MicroBatch& batch);
+  void run(const EvaluationPlan& evaluation, const MicroBatch& batch, const StepNumbers& numbers = {});
 
   std::int64_t batch_, length_;
   const StepInputs& inputs_;
   Stream& stream_;
   MakeEvaluation make_;
+  CountLabels count_;
   std::vector<std::pair<EvaluationShape, std::unique_ptr<EvaluationPlan>>> plans_;
 };
 

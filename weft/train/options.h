@@ -120,6 +120,7 @@ struct ShardingOptions {
 struct BatchOptions {
   std::int64_t seq_length = 256, micro_batch_size = 4, global_batch_size = 0;  // derived: micro x data parallel
   std::int64_t train_iters = 0, train_samples = 0;                             // iterations are derived from samples
+  bool calculate_per_token_loss = false;
 };
 
 struct DataOptions {

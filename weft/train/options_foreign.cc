@@ -77,8 +77,6 @@ void add_accepted_flags(FlagTable& flags) {
   accept_all(flags, {"--ddp-reduce-scatter-with-fp32-accumulation"},
              "Sums of bf16 over ranks are always added in float and rounded once.");
   accept_all(flags, {"--no-gradient-reduce-div-fusion"}, "Losses are scaled, so nothing is divided afterwards.");
-  accept_all(flags, {"--calculate-per-token-loss"},
-             "All micro-batches have the same number of tokens, so the mean is the same.");
   accept_all(flags, {"--manual-gc"}, "There is no garbage collector.");
   accept_all(flags, {"--manual-gc-interval"}, "There is no garbage collector.", "N");
   accept_all(flags, {"--empty-unused-memory-level"}, "Memory is planned before the first step.", "N");

@@ -18,6 +18,9 @@ void add_batch_flags(FlagTable& flags, BatchOptions& batch) {
       .at_least(1)
       .limited_to(1e15)
       .standard("none");
+  flags.add("--calculate-per-token-loss", batch.calculate_per_token_loss,
+            "Every token of a step that counts in the loss weighs the same. Otherwise every micro-batch of every rank "
+            "does, however many of its tokens count.");
 }
 
 constexpr const char* no_tokenizer =

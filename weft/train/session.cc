@@ -6,6 +6,7 @@
 #include "weft/device/operations/optimizer.h"
 #include "weft/train/memory_check.h"
 #include "weft/train/rank_plans_check.h"
+#include "weft/train/token_check.h"
 
 namespace weft {
 
@@ -67,8 +68,11 @@ Session::Session(Device& device, const SessionOptions& options)
   parameters_ = std::make_unique<ModelParameters>(device, module_, *storage_, *stream_);
   train_ = prepare(module_, std::move(plan), need_.plan, made_from);
   train_->set_results(step_results());
-  evaluator_ = std::make_unique<Evaluator>(options.batch, options.length, inputs_, *stream_,
-                                           [this](const EvaluationShape& shape) { return make_evaluation(shape); });
+  CountLabels count;
+  if (options.per_token_loss) count = [this](const MicroBatch& batch) { return counted_on_all_ranks({&batch, 1}); };
+  evaluator_ = std::make_unique<Evaluator>(
+      options.batch, options.length, inputs_, *stream_,
+      [this](const EvaluationShape& shape) { return make_evaluation(shape); }, count);
   forget_updates();
   if (options.fault.rank == options.layout.rank().value) train_->inject(options.fault, ranks.world);
   if (ranks.parallel) {
@@ -182,11 +186,21 @@ std::vector<ValueId> Session::step_results() const {
   return results;
 }
 
+std::int64_t Session::counted_on_all_ranks(std::span<const MicroBatch> batches) const {
+  const std::int64_t own = counted_labels(batches);
+  const std::vector<std::int64_t> of_ranks = exchange_.gather(std::span(&own, 1));
+  std::int64_t all = 0;
+  for (const RankId rank : options_.layout.members_of(options_.layout.data_ranks())) all += of_ranks[rank.index()];
+  return all;
+}
+
 StepResult Session::step(std::span<const MicroBatch> batches, double learning_rate, double decay) {
   WEFT_CHECK(std::ssize(batches) == options_.plan.micro_batches, "{} batches for {} micro-batches", batches.size(),
              options_.plan.micro_batches);
+  StepNumbers numbers{learning_rate, decay, steps_ + 1};
+  if (options_.per_token_loss) numbers.counted_labels = counted_on_all_ranks(batches);
   train_->begin_step();
-  inputs_.write(*train_, batches, {learning_rate, decay, steps_ + 1});
+  inputs_.write(*train_, batches, numbers);
   run_training_plan();
   StepResult result;
   result.loss = train_->result(module_.loss)[0];

@@ -42,6 +42,7 @@ struct SessionOptions {
   bool repeatable_attention = true;
   ShardingStrategy sharding = ShardingStrategy::no_shard;
   bool shard_over_instances = false;
+  bool per_token_loss = false;              // every counted token of a step weighs the same, not every micro-batch
   bool validates = false, samples = false;  // memory for evaluate() and for logits() is counted, too
   RankOptions ranks;
   InjectedFault fault;  // of the training plan, on one rank
@@ -124,6 +125,7 @@ class Session {
   void run_training_plan();
   void forget_updates();
   std::vector<ValueId> step_results() const;
+  std::int64_t counted_on_all_ranks(std::span<const MicroBatch> batches) const;
 
   Device& device_;
   SessionOptions options_;

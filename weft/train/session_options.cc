@@ -46,6 +46,7 @@ SessionOptions session_options(const TrainOptions& o, const ModelConfig& config,
   s.config = config;
   s.precision = precision_of(o);
   s.batch = o.batch.micro_batch_size;
+  s.per_token_loss = o.batch.calculate_per_token_loss;
   s.length = o.batch.seq_length;
   s.packing = {o.data.reset_attention_mask, o.data.reset_position_ids};
   s.plan.micro_batches = static_cast<int>(micro_batches(o));

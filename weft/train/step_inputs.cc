@@ -26,8 +26,11 @@ void StepInputs::write(const PreparedPlan& plan, std::span<const MicroBatch> bat
     const std::int64_t counted = copy_checked(batch, config_.vocabulary, plan.input_ints(module.tokens, micro_batch),
                                               plan.input_ints(module.labels, micro_batch));
     write_documents(plan, micro_batch, batch);
+    // Of a loss that sums over `labels` tokens of this micro-batch. A depth of MTP weighs as much of a step as the main part.
     const auto scale = [&](std::int64_t labels) {
-      return 1.0 / (static_cast<double>(std::max<std::int64_t>(labels, 1)) * micro_batches) / data_ranks_;
+      const auto tokens = static_cast<double>(std::max<std::int64_t>(labels, 1));
+      if (numbers.counted_labels == 0) return 1.0 / (tokens * micro_batches) / data_ranks_;
+      return static_cast<double>(counted) / tokens / static_cast<double>(numbers.counted_labels);
     };
     const std::span<double> scales = plan.input_doubles(module.loss_scales, micro_batch);
     scales[0] = scale(counted);

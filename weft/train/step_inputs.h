@@ -13,14 +13,16 @@ namespace weft {
 struct StepNumbers {
   double learning_rate = 0, weight_decay = 0;
   std::int64_t step = 1;  // of the optimizer, from 1: for the corrections of its moments
+  // Labels that count in the micro-batches of all ranks, where each of them weighs the same. 0: every micro-batch does.
+  std::int64_t counted_labels = 0;
 };
 
 class StepInputs {
  public:
   StepInputs(const ModelConfig& config, const OptimizerSpec& optimizer, const Layout& layout);
 
-  // Every micro-batch counts the same, and within it every counted token. UserError naming a token that is not in the
-  // vocabulary.
+  // Every micro-batch counts the same, and within it every counted token; or every counted token of the step does
+  // (StepNumbers::counted_labels). UserError naming a token that is not in the vocabulary.
   void write(const PreparedPlan& plan, std::span<const MicroBatch> batches, const StepNumbers& numbers) const;
   // Zero tokens and losses that weigh 1: for a micro-batch that only has to run.
   void write_zeros(const PreparedPlan& plan, int micro_batch) const;

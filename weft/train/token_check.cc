@@ -58,6 +58,13 @@ void check_tokens(const MicroBatch& batch, std::int64_t vocabulary) {
   if (bits >> 31 != 0) require_tokens(batch, vocabulary);
 }
 
+std::int64_t counted_labels(std::span<const MicroBatch> batches) {
+  std::int64_t counted = 0;
+  for (const MicroBatch& batch : batches)
+    counted += std::count_if(batch.labels.begin(), batch.labels.end(), [](std::int32_t label) { return label >= 0; });
+  return counted;
+}
+
 std::int64_t counted_labels_before(const MicroBatch& batch, std::int64_t positions) {
   std::int64_t counted = 0;
   if (!batch.boundaries.empty()) {

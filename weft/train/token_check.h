@@ -16,6 +16,9 @@ std::int64_t copy_checked(const MicroBatch& batch, std::int64_t vocabulary, std:
 // The same check alone.
 void check_tokens(const MicroBatch& batch, std::int64_t vocabulary);
 
+// The number of labels that count in these micro-batches.
+std::int64_t counted_labels(std::span<const MicroBatch> batches);
+
 // The number of labels that count among the first `positions` of every document, as far as documents are told apart, or
 // of every sample.
 std::int64_t counted_labels_before(const MicroBatch& batch, std::int64_t positions);

@@ -360,15 +360,18 @@ void Loop::validate(std::int64_t iteration) {
     const auto start = Clock::now();
     // An evaluation step reads a global batch, so that the loss does not depend on the number of ranks.
     const std::int64_t batch = options_.batch.micro_batch_size, all = options_.batch.global_batch_size;
-    double sum = 0;
+    double sum = 0, weight = 0;
     std::int64_t count = 0;
     for (std::int64_t i = 0; i < options_.data.eval_iters && (i + 1) * all <= valid->samples(); ++i)
-      for (int m = 0; m < session_->options().plan.micro_batches; ++m, ++count)
-        sum += session_->evaluator().loss(alone<MicroBatch>(position_, [&, this] {
+      for (int m = 0; m < session_->options().plan.micro_batches; ++m, ++count) {
+        const EvaluationLosses losses = session_->evaluator().losses(alone<MicroBatch>(position_, [&, this] {
           return read_batch(*valid, i * all + session_->options().layout.shard_of(m) * batch);
         }));
+        sum += losses.loss * losses.weight;
+        weight += losses.weight;
+      }
     if (count > 0) {
-      const double loss = sum / static_cast<double>(count);
+      const double loss = weight > 0 ? sum / weight : 0;
       if (!std::isfinite(loss)) {
         control_->save_before_end(position_, tell_);
         throw RunError("the validation loss at iteration {} is not finite ({}), though the last step's loss was. {}",

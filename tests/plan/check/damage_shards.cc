@@ -2,17 +2,19 @@
 //
 // The bugs of other systems (shared/reference, sharding, section 5) as damages, by their names in the lists of kinds:
 //   INV-1   parts not aligned      unrepresentable: shard_parameters alone makes parts, of whole rows, at multiples of 128
-//                                  bytes, checked there; "parts that do not cover a parameter"
+//                                  bytes (ShardLayout); "parts that do not cover a parameter"
 //   INV-2   hooks bypassed         "gather missing", "gather too late", "released before the last use", "use of what an
-//                                  earlier pass gathered", "gathered while it is gathered", "gathered and never used"
+//                                  earlier pass gathered", "gathered while it is gathered", "gathered and never used";
+//                                  memory taken before other lanes are done with it: damage_memory.cc
 //   INV-3   fused op skips hooks   residencies follow from what nodes use: "gather of one tensor missing"
 //   INV-4   gradient hook elsewhere "contribution missing" (damage_nodes.cc), "reduced before a delayed weight gradient"
 //   INV-5   reduced twice or never "reduction missing", "reduction of one tensor missing", "reduced twice", "reduced before
 //                                  the last contribution", "addition missing", "sum added twice"
-//   INV-6   overwritten sums       "contribution written over", "additions out of order"; buffers live from their first
-//                                  use, so no gradient is allocated in the forward pass
-//   INV-7   recomputed twice       "node twice" (damage_nodes.cc)
-//   INV-8   padded twice           "counts swapped", "counts dropped" (damage_ranks.cc)
+//   INV-6   overwritten sums       "contribution written over", "additions out of order"; a gradient's memory lives from
+//                                  its first contribution on (ShardBounds)
+//   INV-7   recomputed twice       "node twice" (damage_nodes.cc), all of damage_recompute.cc
+//   INV-8   padded twice           "counts swapped", "counts dropped" (damage_ranks.cc); what fills parts up is in no result
+//                                  (ShardLayout)
 //   INV-9   scale of experts       "gradient of other ranks" (damage_ranks.cc), "gradient divided over other ranks"
 //   INV-10  names in checkpoints   not in a plan: tests/checkpoint
 //   INV-11  activations differ     not in a plan: tests/device

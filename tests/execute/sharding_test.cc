@@ -1,4 +1,7 @@
 // Parameters, gradients and optimizer state divided over data-parallel ranks: the same results as with whole ones.
+#include <cmath>
+#include <limits>
+
 #include <gtest/gtest.h>
 
 #include "tests/execute/compared_runs.h"
@@ -198,6 +201,58 @@ TEST(Sharding, keeps_float_sums_of_bf16_gradients) {
     else
       EXPECT_NE(wide.losses, narrow.losses);
   }
+}
+
+// Makes one element of the embedding's gradient infinite, although the loss is finite.
+class Overflows : public CpuDevice {
+ public:
+  Overflows() : operations_(CpuDevice::operations()) {
+    operations_.embedding_gradient = [](Stream& stream, const EmbeddingGradient& arguments) {
+      CpuDevice().operations().embedding_gradient(stream, arguments);
+      reinterpret_cast<float*>(arguments.dweight.data)[0] = std::numeric_limits<float>::infinity();
+    };
+  }
+  const Operations& operations() const override { return operations_; }
+
+ private:
+  Operations operations_;
+};
+
+// One rank makes it, another one has it in its part: no rank moves a weight.
+TEST(Sharding, a_gradient_that_is_not_finite_stops_the_updates_of_all_ranks) {
+  using enum ShardingStrategy;
+  for (const auto& [strategy, divided] : {std::pair{no_shard, false},
+                                          {optim, false},
+                                          {optim_grads, false},
+                                          {optim_grads_params, false},
+                                          {optim_grads_params, true}})
+    for (const bool late : {false, true}) {
+      RankCase c = sharded_case("[*E][*-]");
+      c.dtype = DType::f32;
+      c.ranks = 4;
+      c.expert_ranks = 2;
+      c.sharding = strategy;
+      c.instances = divided ? 2 : 1;
+      c.shard_over_instances = divided;
+      c.overlap_updates = c.parallel = late;
+      LocalCluster(c.ranks).run([&](World& world) {
+        std::unique_ptr<CpuDevice> device = std::make_unique<CpuDevice>();
+        if (world.rank().value == 3) device = std::make_unique<Overflows>();
+        Session session(*device, options_of(c, &world));
+        session.initialise_parameters(5);
+        const std::string before = weight_digest(session);
+        for (int step = 0; step < 2; ++step) {
+          std::vector<MicroBatch> batches;
+          for (int m = 0; m < c.micro_batches; ++m)
+            batches.push_back(batch_of(c, step, session.options().layout.shard_of(m)));
+          const StepResult result = session.step(batches, 1e-2, 0.1);
+          EXPECT_TRUE(std::isfinite(result.loss)) << text_of(c);
+          EXPECT_FALSE(result.finite) << text_of(c) << " rank " << world.rank().value;
+        }
+        EXPECT_EQ(session.steps_taken(), 0);
+        EXPECT_EQ(weight_digest(session), before) << text_of(c);
+      });
+    }
 }
 
 // What is evaluated between steps has the weights of all updates, gathered from their parts.

@@ -127,7 +127,9 @@ TEST(OptionsSharding, GradientsTravelAndAreKeptInTheTypesAskedFor) {
   EXPECT_FALSE(precision_in("--grad-reduce-in-bf16").float_gradient_parts);
   EXPECT_TRUE(precision_in("--megatron-fsdp-grad-comm-dtype bf16").bf16_gradients);
   EXPECT_TRUE(precision_in("--megatron-fsdp-grad-comm-dtype bf16").float_gradient_parts);
+  EXPECT_TRUE(precision_in("--megatron-fsdp-main-grads-dtype bf16").bf16_gradients);
   EXPECT_FALSE(precision_in("--megatron-fsdp-main-grads-dtype bf16").float_gradient_parts);
+  EXPECT_TRUE(precision_in("--grad-reduce-in-bf16 --megatron-fsdp-main-grads-dtype fp32").float_gradient_parts);
 }
 
 }  // namespace

@@ -79,6 +79,26 @@ TEST_P(ShardUnits, of_pieces_are_the_same) {
   EXPECT_EQ(counted.size(), 1u);
 }
 
+// Each depth has its input projection and its layers; the embedding is gathered again for the projections, and the head is
+// there for all depths at once.
+TEST(ShardUnitsOfMtp, are_projections_and_layers_of_every_depth) {
+  for (const PlanOptions& order : orders()) {
+    const Plan plan = plan_of("[*E][*E]/[*E]/[*E]", ShardingStrategy::optim_grads_params, order, false);
+    std::map<std::string, std::map<int, int>> forward;  // gathers, by unit and micro-batch
+    std::map<std::string, int> released;
+    for (const Node& node : plan.nodes) {
+      if (starts_with(plan, node, CollectiveKind::all_gather) && node.phase == Phase::forward)
+        ++forward[plan.place_of(node).layer][node.micro_batch];
+      if (node.kind == NodeKind::release) ++released[plan.place_of(node).layer];
+    }
+    EXPECT_EQ(forward.size(), 9u) << "embedding, two layers, final norm, twice a projection and a layer, head";
+    for (const auto& [unit, by_micro_batch] : forward)
+      for (const auto& [micro_batch, times] : by_micro_batch)
+        EXPECT_EQ(times, unit == "unit.1" ? 3 : 1) << unit << " micro-batch " << micro_batch;
+    EXPECT_EQ(released.size(), 9u);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Brackets, ShardUnits,
                          testing::Values(UnitCase{"[*E][*E]", 2}, UnitCase{"[M*E][M*E]", 2}, UnitCase{"[+E][+E]", 2},
                                          UnitCase{"[*E][*-][GE][M*E]", 4}),

@@ -129,5 +129,72 @@ TEST(CrossEntropy, RefusesALabelBeyondTheVocabulary) {
   }
 }
 
+// Columns [first, first + count) of a matrix, with more after them that must not matter.
+HostTensor columns_from(const HostTensor& all, std::int64_t rows, std::int64_t first, std::int64_t count,
+                        std::int64_t columns) {
+  HostTensor part(all.dtype(), Shape{rows, columns}, columns + 1);
+  part.fill(1e30);
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t c = 0; c < count; ++c) part.set(r, c, all.at(r, first + c));
+  return part;
+}
+
+// Any split of the vocabulary, also with ranks that have none of it, gives the loss and the gradients of the whole.
+TEST(CrossEntropy, OfASplitVocabularyIsThatOfTheWhole) {
+  struct Case {
+    std::int64_t rows, vocabulary, ranks, each;  // columns of a rank, of which the last ranks may use fewer
+  };
+  for (DType dtype : {DType::f32, DType::f64})
+    for (DType gradient : {dtype, dtype == DType::f32 ? DType::bf16 : dtype})
+      for (const Case& c :
+           {Case{1, 1, 2, 1}, Case{5, 17, 2, 9}, Case{6, 5, 4, 2}, Case{23, 1000, 4, 250}, Case{9, 5000, 3, 1700}}) {
+        SCOPED_TRACE(
+            fmt::format("{} {} [{}, {}] over {}", name_of(dtype), name_of(gradient), c.rows, c.vocabulary, c.ranks));
+        const HostTensor all = HostTensor::normal(dtype, Shape{c.rows, c.vocabulary}, "logits", 3);
+        const HostTensor labels = labels_for(c.rows, c.vocabulary), scale = HostTensor::of(dtype, Shape{1}, {0.37});
+        HostTensor whole_loss = HostTensor::of(dtype, Shape{1}, {2}), whole(dtype, Shape{c.rows, c.vocabulary});
+        TestDevice plain;
+        plain.operations().cross_entropy(plain.stream(),
+                                         {all, labels, scale, whole_loss, whole, {}, c.vocabulary, Store::add});
+        everywhere(
+            [&](TestDevice& device) {
+              HostTensor statistics(DType::f64, Shape{c.ranks, c.rows, 3});
+              const auto first_of = [&](std::int64_t k) { return std::min(k * c.each, c.vocabulary); };
+              const auto count_of = [&](std::int64_t k) { return std::min(c.each, c.vocabulary - first_of(k)); };
+              for (std::int64_t k = 0; k < c.ranks; ++k) {
+                const HostTensor own = columns_from(all, c.rows, first_of(k), count_of(k), c.each);
+                device.operations().vocabulary_statistics(
+                    device.stream(), {own, labels, statistics.view().slice_rows(k, 1), first_of(k), count_of(k)});
+              }
+              std::vector<HostTensor> results;
+              for (std::int64_t k = 0; k < c.ranks; ++k) {
+                const HostTensor own = columns_from(all, c.rows, first_of(k), count_of(k), c.each);
+                HostTensor loss = HostTensor::of(dtype, Shape{1}, {2}), d(gradient, Shape{c.rows, c.each}, c.each + 2);
+                device.operations().split_cross_entropy(
+                    device.stream(), {own, labels, scale, statistics, loss, d, first_of(k), count_of(k), Store::add});
+                results.push_back(loss);
+                results.push_back(d);
+              }
+              return results;
+            },
+            [&](const std::vector<HostTensor>& got) {
+              for (std::int64_t k = 0; k < c.ranks; ++k) {
+                const HostTensor &loss = got[static_cast<std::size_t>(2 * k)],
+                                 &d = got[static_cast<std::size_t>(2 * k + 1)];
+                EXPECT_TRUE(loss.same_bits(got[0])) << "ranks disagree about the loss";
+                expect_close(loss, {whole_loss.at(0)}, 160, {24.0 * static_cast<double>(c.rows)});
+                std::vector<double> want, bounds;
+                for (std::int64_t r = 0; r < c.rows; ++r)
+                  for (std::int64_t v = 0; v < c.each; ++v) {
+                    const bool counts = k * c.each + v < c.vocabulary;
+                    want.push_back(counts ? whole.at(r, k * c.each + v) : 0);
+                    bounds.push_back(counts ? std::abs(want.back()) + 1e-30 : 0);
+                  }
+                expect_close(d, want, 200, bounds);
+              }
+            });
+      }
+}
+
 }  // namespace
 }  // namespace weft

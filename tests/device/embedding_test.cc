@@ -114,6 +114,21 @@ TEST(Embedding, RefusesATokenBeyondTheVocabulary) {
   });
 }
 
+TEST(LocalTokens, AreThoseOfTheRanksRows) {
+  const HostTensor tokens = HostTensor::integers({0, 4, 5, 9, 10, -1, 7});
+  everywhere(
+      [&](TestDevice& device) {
+        HostTensor y(DType::i32, Shape{7}), none = y;
+        device.operations().local_tokens(device.stream(), {tokens, y, 5, 5});
+        device.operations().local_tokens(device.stream(), {tokens, none, 11, 0});
+        return std::vector<HostTensor>{y, none};
+      },
+      [&](const std::vector<HostTensor>& got) {
+        EXPECT_EQ(got[0].values(), (std::vector<double>{-1, -1, 0, 4, -1, -1, 2}));
+        EXPECT_EQ(got[1].values(), std::vector<double>(7, -1));
+      });
+}
+
 TEST(Shift, TakesLaterTokensOfTheSameSequence) {
   constexpr std::int64_t count = 300, length = 60;
   HostTensor x(DType::i32, Shape{count}), boundaries(DType::i32, Shape{count});

@@ -175,5 +175,22 @@ TEST(SumRows, IsTheAdjointOfGatherRows) {
   EXPECT_NEAR(weighted_sum(gathered, y), weighted_sum(x, summed), 1e-11);
 }
 
+// Eight experts, two on each of four holders; each holder is three ranks.
+TEST(CopyChoices, GoToEveryRankOfTheExpert) {
+  const HostTensor indices = HostTensor::integers({0, 1, 2, 7, -1, 5});
+  everywhere(
+      [&](TestDevice& device) {
+        HostTensor y(DType::i32, Shape{2, 9}), same(DType::i32, Shape{6});
+        device.operations().copy_choices(device.stream(), {indices, y, 2, 3});
+        device.operations().copy_choices(device.stream(), {indices, same, 2, 1});
+        return std::vector<HostTensor>{y, same};
+      },
+      [&](const std::vector<HostTensor>& got) {
+        EXPECT_EQ(got[0].values(),
+                  (std::vector<double>{0, 2, 4, 1, 3, 5, 6, 8, 10, 19, 21, 23, -1, -1, -1, 13, 15, 17}));
+        EXPECT_EQ(got[1].values(), indices.values());
+      });
+}
+
 }  // namespace
 }  // namespace weft

@@ -81,6 +81,7 @@ void check_arguments(const char* operation, const Cast& op);
 // argument_checks_routing.cc: moving rows to experts, and keeping experts busy; also for no tokens
 void check_arguments(const char* operation, const RouteRows& op);
 void check_arguments(const char* operation, const ArrangeRows& op);
+void check_arguments(const char* operation, const CopyChoices& op);
 void check_arguments(const char* operation, const GatherRows& op);
 void check_arguments(const char* operation, const CountExperts& op);
 void check_arguments(const char* operation, const DropChoices& op);
@@ -91,6 +92,9 @@ void check_arguments(const char* operation, const UpdateExpertBias& op);
 void check_arguments(const char* operation, const Embedding& op);
 void check_arguments(const char* operation, const EmbeddingGradient& op);
 void check_arguments(const char* operation, const CrossEntropy& op);
+void check_arguments(const char* operation, const LocalTokens& op);
+void check_arguments(const char* operation, const VocabularyStatistics& op);
+void check_arguments(const char* operation, const SplitCrossEntropy& op);
 void check_arguments(const char* operation, const SumOfSquares& op);
 void check_arguments(const char* operation, const ClipFactor& op);
 void check_arguments(const char* operation, const AdamW& op);

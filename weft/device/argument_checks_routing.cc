@@ -32,6 +32,13 @@ void check_arguments(const char* operation, const ArrangeRows& op) {
   fits(op.alignment >= 1, "the alignment is not positive");
 }
 
+void check_arguments(const char* operation, const CopyChoices& op) {
+  const Fits fits(operation);
+  fits(op.indices.dtype == DType::i32 && op.y.dtype == DType::i32 && op.copies >= 1 && op.each >= 1 &&
+           op.y.shape.elements() == op.copies * op.indices.shape.elements(),
+       "indices and y are not i32 [T, k] and [T, k copies]");
+}
+
 void check_arguments(const char* operation, const GatherRows& op) {
   const Fits fits(operation);
   fits(op.x.dtype == op.y.dtype && (op.x.rows() == 0 || op.y.rows() == 0 || op.x.columns() == op.y.columns()),

@@ -54,6 +54,46 @@ void check_arguments(const char* operation, const CrossEntropy& op) {
   fits.scalar(op.scale);
 }
 
+void check_arguments(const char* operation, const LocalTokens& op) {
+  const Fits fits(operation);
+  fits(op.tokens.dtype == DType::i32 && op.y.dtype == DType::i32 && op.tokens.shape.elements() == op.y.shape.elements(),
+       "tokens and y are not i32 [T]");
+  fits(op.first >= 0 && op.count >= 0, "a rank's rows of the vocabulary begin or end below 0");
+}
+
+namespace {
+
+// logits, labels and how many columns of the logits count.
+template <class Op>
+void check_columns(const Fits& fits, const Op& op) {
+  const std::int64_t rows = op.logits.rows();
+  fits(op.first >= 0 && op.vocabulary >= 0 && (rows == 0 || op.vocabulary <= op.logits.columns()),
+       "the vocabulary exceeds the logits' columns");
+  fits(op.labels.dtype == DType::i32 && op.labels.shape.elements() == rows, "labels are not i32 [S]");
+}
+
+}  // namespace
+
+void check_arguments(const char* operation, const VocabularyStatistics& op) {
+  const Fits fits(operation);
+  check_columns(fits, op);
+  fits(op.statistics.dtype == DType::f64 && op.statistics.shape.elements() == 3 * op.logits.rows() &&
+           op.statistics.contiguous(),
+       "the statistics are not f64 [S, 3]");
+}
+
+void check_arguments(const char* operation, const SplitCrossEntropy& op) {
+  const Fits fits(operation);
+  check_columns(fits, op);
+  const std::int64_t each = 3 * op.logits.rows();
+  fits(op.statistics.dtype == DType::f64 && op.statistics.contiguous() &&
+           (each == 0 || (op.statistics.shape.elements() >= each && op.statistics.shape.elements() % each == 0)),
+       "the statistics are not f64 [ranks, S, 3]");
+  fits(op.loss.dtype == accumulator_of(op.logits), "the loss is not acc");
+  fits(!op.dlogits.given() || same_size(op.logits, op.dlogits), "logits and dlogits differ in shape");
+  fits.scalar(op.scale);
+}
+
 void check_arguments(const char* operation, const SumOfSquares& op) {
   const Fits fits(operation);
   fits(op.out.dtype == DType::f64, "its result is not f64");

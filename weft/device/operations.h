@@ -76,12 +76,16 @@ namespace weft {
   X(update_expert_bias, UpdateExpertBias)                                \
   X(route_rows, RouteRows)                                               \
   X(arrange_rows, ArrangeRows)                                           \
+  X(copy_choices, CopyChoices)                                           \
   X(gather_rows, GatherRows)                                             \
   X(sum_rows, SumRows)                                                   \
   X(embedding, Embedding)                                                \
   X(embedding_gradient, EmbeddingGradient)                               \
   X(shift, Shift)                                                        \
   X(cross_entropy, CrossEntropy)                                         \
+  X(local_tokens, LocalTokens)                                           \
+  X(vocabulary_statistics, VocabularyStatistics)                         \
+  X(split_cross_entropy, SplitCrossEntropy)                              \
   X(add, Add)                                                            \
   X(cast, Cast)                                                          \
   X(fill, Fill)                                                          \

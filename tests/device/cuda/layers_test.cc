@@ -231,6 +231,37 @@ TEST_F(LayerOperations, CrossEntropyOfLongRows) {
       }
 }
 
+TEST_F(LayerOperations, CrossEntropyOfASplitVocabulary) {
+  for (DType type : model_types)
+    for (std::int64_t columns : {3, 64, 1000, 40001}) {
+      SCOPED_TRACE(fmt::format("{} {}", name_of(type), columns));
+      const std::int64_t rows = 19, vocabulary = columns > 10 ? columns - 5 : columns, ranks = 3, own = 1;
+      const HostTensor logits = HostTensor::normal(DType::f32, {rows, columns}, "logits", 3);
+      HostTensor labels(DType::i32, {rows}), statistics(DType::f64, {ranks * rows, 3});
+      for (std::int64_t r = 0; r < rows; ++r) {
+        labels.set(r, r % 4 == 3 ? -1 : static_cast<double>(r * 71 % (ranks * vocabulary)));
+        for (std::int64_t k = 0; k < ranks; ++k) {
+          statistics.set(k * rows + r, 0, 5 + static_cast<double>(k));
+          statistics.set(k * rows + r, 1, 3);
+        }
+      }
+      const HostTensor mine(DType::f64, {rows, 3}), scale = HostTensor::of(DType::f64, {1}, {0.25});
+      const HostTensor dlogits(type, {rows, columns}), loss = HostTensor::of(DType::f32, {1}, {2.0}), alone = loss;
+      run([&](const Operations& ops, Stream& stream, const At& at) {
+        const std::int64_t first = own * vocabulary;
+        ops.vocabulary_statistics(stream, {at(logits), at(labels), at(mine), first, vocabulary});
+        ops.split_cross_entropy(
+            stream,
+            {at(logits), at(labels), at(scale), at(statistics), at(alone), {}, first, vocabulary, Store::write});
+        ops.split_cross_entropy(stream, {at(logits), at(labels), at(scale), at(statistics), at(loss), at(dlogits),
+                                         first, vocabulary, Store::add});
+      });
+      expect(dlogits, 60);
+      for (const HostTensor* x : {&loss, &alone}) expect(*x, 60);
+      expect(mine, 2048, std::vector<double>(static_cast<std::size_t>(mine.elements()), 0.0));
+    }
+}
+
 TEST_F(LayerOperations, Optimizer) {
   struct Slab {
     HostTensor weight, remainder, m, v, gradient;

@@ -181,6 +181,24 @@ TEST_F(RowOperations, Shift) {
   expect_same(z);
 }
 
+TEST_F(RowOperations, LocalTokens) {
+  const HostTensor tokens = random_integers({300}, 1000, "tokens"), y(DType::i32, {300});
+  run([&](const Operations& ops, Stream& stream, const At& at) {
+    ops.local_tokens(stream, {at(tokens), at(y), 250, 500});
+  });
+  expect_same(y);
+}
+
+TEST_F(RowOperations, CopyChoices) {
+  HostTensor indices = random_integers({40, 3}, 16, "indices");
+  indices.set(5, -1);
+  const HostTensor y(DType::i32, {40, 12});
+  run([&](const Operations& ops, Stream& stream, const At& at) {
+    ops.copy_choices(stream, {at(indices), at(y), 2, 4});
+  });
+  expect_same(y);
+}
+
 TEST_F(RowOperations, GroupedBias) {
   for (DType type : model_types)
     for (DType bias_type : {type, DType::f32})

@@ -172,6 +172,7 @@ OperationCost cost_of(const BalanceLosses& x) { return pass(6, x.dlogits, x.scor
 OperationCost cost_of(const UpdateExpertBias&) { return {}; }
 OperationCost cost_of(const RouteRows& x) { return pass(0, x.indices, x.row_of_slot, x.slot_of_row, x.counts); }
 OperationCost cost_of(const ArrangeRows& x) { return pass(0, x.source_counts, x.received_of_row, x.row_of_received); }
+OperationCost cost_of(const CopyChoices& x) { return pass(0, x.indices, x.y); }
 OperationCost cost_of(const GatherRows& x) { return {0, 2 * bytes(x.y) + bytes(x.index)}; }
 OperationCost cost_of(const SumRows& x) { return {elements(x.x), bytes_of(x.x, x.y, x.residual, x.extra, x.index)}; }
 OperationCost cost_of(const Embedding& x) { return {0, 2 * bytes(x.y)}; }
@@ -180,6 +181,9 @@ OperationCost cost_of(const EmbeddingGradient& x) {
 }
 OperationCost cost_of(const Shift& x) { return pass(0, x.x, x.y); }
 OperationCost cost_of(const CrossEntropy& x) { return pass(6, x.logits, x.dlogits); }
+OperationCost cost_of(const LocalTokens& x) { return pass(0, x.tokens, x.y); }
+OperationCost cost_of(const VocabularyStatistics& x) { return pass(3, x.logits, x.statistics); }
+OperationCost cost_of(const SplitCrossEntropy& x) { return pass(3, x.logits, x.dlogits, x.statistics); }
 OperationCost cost_of(const Add& x) { return pass(1, x.y, x.a, x.b); }
 OperationCost cost_of(const Cast& x) { return pass(0, x.x, x.y); }
 OperationCost cost_of(const Fill& x) { return pass(0, x.y); }

@@ -37,4 +37,26 @@ struct CrossEntropy {
   Store store = Store::write;
 };
 
+// The three operations of a vocabulary that is split over ranks: this one has rows `first` to first + `count` - 1 of it.
+//
+// y[t] = tokens[t] - first where that is a row of this rank, else -1; i32 [T]. y may be tokens' memory.
+struct LocalTokens {
+  Tensor tokens, y;
+  std::int64_t first = 0, count = 0;
+};
+// What other ranks must know of S rows of logits, of which the first `vocabulary` columns count (there may be none):
+//   statistics f64 [S, 3] = largest logit, sum of exp(logit - largest), the label's logit (0 where it is elsewhere)
+// labels i32 [S], of the whole vocabulary.
+struct VocabularyStatistics {
+  Tensor logits, labels, statistics;
+  std::int64_t first = 0, vocabulary = 0;
+};
+// CrossEntropy of a whole vocabulary, on a rank that has `vocabulary` columns of it from `first` on; statistics f64
+// [ranks, S, 3], those of all ranks in their order. Every rank gets the same loss, and dlogits of its own columns.
+struct SplitCrossEntropy {
+  Tensor logits, labels, scale, statistics, loss, dlogits;
+  std::int64_t first = 0, vocabulary = 0;
+  Store store = Store::write;
+};
+
 }  // namespace weft

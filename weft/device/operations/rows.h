@@ -16,6 +16,12 @@ struct RouteRows {
   Tensor indices, counts, offsets, row_of_slot, slot_of_row, rows_in_use;
   std::int64_t alignment = 1, capacity = 0;
 };
+// Where each expert lies on `copies` ranks, a choice becomes one for each of them. Ranks hold `each` experts; for index x,
+// x = h each + l:  y [T, k copies], y[.., j copies + c] = (h copies + c) each + l; a negative index stays. All i32.
+struct CopyChoices {
+  Tensor indices, y;
+  std::int64_t each = 1, copies = 1;
+};
 // Rows received from the ranks of a group are ordered by source, within a source by expert; this sorts them by expert, within
 // an expert by source. From source_counts i32 [sources, experts]:
 //   counts [experts], offsets [experts + 1] (multiples of `alignment`), received_of_row [R] (-1 for padding rows),

@@ -1,4 +1,4 @@
-// arrange_rows: rows received by source and expert, put in the order of expert and source.
+// arrange_rows: rows received by source and expert, put in the order of expert and source. copy_choices: to several ranks.
 #include "weft/device/argument_checks.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 #include "weft/device/operations/rows.h"
@@ -39,6 +39,20 @@ void arrange_rows(Stream&, const ArrangeRows& op) {
   op.offsets.as<std::int32_t>()[experts] = static_cast<std::int32_t>(row);
   *op.rows_in_use.as<std::int32_t>() = static_cast<std::int32_t>(row);
   *op.received_in_use.as<std::int32_t>() = static_cast<std::int32_t>(all);
+}
+
+void copy_choices(Stream& stream, const CopyChoices& op) {
+  check_arguments("copy_choices", op);
+  const std::int32_t* indices = op.indices.as<std::int32_t>();
+  std::int32_t* y = op.y.as<std::int32_t>();
+  split_elements(stream, op.indices.shape.elements(), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t x = indices[i];
+      for (std::int64_t c = 0; c < op.copies; ++c)
+        y[i * op.copies + c] =
+            static_cast<std::int32_t>(x < 0 ? x : (x / op.each * op.copies + c) * op.each + x % op.each);
+    }
+  });
 }
 
 }  // namespace weft::WEFT_ISA

@@ -1,3 +1,4 @@
+// cross_entropy, and its two halves where ranks split the vocabulary.
 #include <cmath>
 #include <limits>
 
@@ -40,18 +41,29 @@ Softmax softmax_of(const L* logits, std::int64_t columns) {
   return {static_cast<double>(highest), sum};
 }
 
+// label: its column; it may be another rank's.
 template <class L, class D>
 void row_gradient(const L* logits, D* dlogits, const Softmax& softmax, double scale, std::int64_t label,
                   std::int64_t vocabulary, std::int64_t columns) {
   using Acc = Accumulator<L>;
   const Acc highest = static_cast<Acc>(softmax.highest), factor = static_cast<Acc>(scale / softmax.sum);
   // Before the loop: dlogits may be the logits.
-  const double p = std::exp(static_cast<double>(widen(logits[label])) - softmax.highest) / softmax.sum;
+  const bool here = label >= 0 && label < vocabulary;
+  const double p = here ? std::exp(static_cast<double>(widen(logits[label])) - softmax.highest) / softmax.sum : 0;
 #pragma omp simd
   for (std::int64_t c = 0; c < vocabulary; ++c)
     dlogits[c] = narrow<D>(fast_exp_negative(widen(logits[c]) - highest) * factor);
-  dlogits[label] = narrow<D>(static_cast<Acc>(scale * (p - 1)));
+  if (here) dlogits[label] = narrow<D>(static_cast<Acc>(scale * (p - 1)));
   clear(dlogits + vocabulary, columns - vocabulary);
+}
+
+// In the order of rows, whoever computed them.
+template <class Acc>
+void store_loss(const double* losses, std::int64_t rows, double scale, Store store, const Tensor& to) {
+  double sum = 0;
+  for (std::int64_t r = 0; r < rows; ++r) sum += losses[r];
+  Acc& loss = *to.as<Acc>();
+  loss = static_cast<Acc>(scale * sum + (store == Store::add ? static_cast<double>(loss) : 0));
 }
 
 template <class L, class D>
@@ -79,16 +91,57 @@ void run(Stream& stream, const CrossEntropy& op) {
       if (row_losses != nullptr) row_losses[r] = static_cast<Acc>(losses[r]);
     }
   });
-  double sum = 0;  // in the order of rows, whoever computed them
-  for (std::int64_t r = 0; r < rows; ++r) sum += losses[r];
-  Acc& loss = *op.loss.as<Acc>();
-  loss = static_cast<Acc>(scale * sum + (op.store == Store::add ? static_cast<double>(loss) : 0));
+  store_loss<Acc>(losses, rows, scale, op.store, op.loss);
 }
 
-}  // namespace
+// The softmax over the columns of all ranks, and the label's logit; statistics of the row on the first rank, and the
+// numbers from one rank's to the next one's.
+struct WholeSoftmax {
+  Softmax softmax;
+  double label_logit;
+};
+WholeSoftmax whole_softmax(const double* statistics, std::int64_t ranks, std::int64_t step) {
+  WholeSoftmax whole{{-std::numeric_limits<double>::infinity(), 0}, 0};
+  for (std::int64_t k = 0; k < ranks; ++k)
+    whole.softmax.highest = std::max(whole.softmax.highest, statistics[k * step]);
+  for (std::int64_t k = 0; k < ranks; ++k) {
+    const double* of_rank = statistics + k * step;
+    whole.softmax.sum += of_rank[1] * std::exp(of_rank[0] - whole.softmax.highest);
+    whole.label_logit += of_rank[2];
+  }
+  return whole;
+}
 
-void cross_entropy(Stream& stream, const CrossEntropy& op) {
-  constexpr const char* name = "cross_entropy";
+template <class L, class D>
+void run(Stream& stream, const SplitCrossEntropy& op) {
+  using Acc = Accumulator<L>;
+  constexpr const char* name = "split_cross_entropy";
+  const std::int64_t rows = op.logits.rows(), columns = columns_of(op.logits);
+  const std::int64_t ranks = rows > 0 ? op.statistics.shape.elements() / (3 * rows) : 0;
+  const std::int32_t* labels = op.labels.as<std::int32_t>();
+  const double* statistics = op.statistics.as<double>();
+  const double scale = read_scalar(name, op.scale);
+  double* losses = static_cast<double*>(thread_scratch(static_cast<std::size_t>(rows) * sizeof(double)));
+  split_rows(stream, rows, columns, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      D* dlogits = op.dlogits.given() ? row<D>(op.dlogits, r) : nullptr;
+      losses[r] = 0;
+      if (labels[r] >= 0) {
+        const WholeSoftmax whole = whole_softmax(statistics + 3 * r, ranks, 3 * rows);
+        losses[r] = std::log(whole.softmax.sum) + (whole.softmax.highest - whole.label_logit);
+        if (dlogits != nullptr)
+          row_gradient(row<L>(op.logits, r), dlogits, whole.softmax, scale, labels[r] - op.first, op.vocabulary,
+                       columns);
+      } else if (dlogits != nullptr) {
+        clear(dlogits, columns);
+      }
+    }
+  });
+  store_loss<Acc>(losses, rows, scale, op.store, op.loss);
+}
+
+template <class Op>
+void with_dlogits(const char* name, Stream& stream, const Op& op) {
   check_arguments(name, op);
   with_storage(name, op.logits.dtype, [&](auto type) {
     using L = typename decltype(type)::type;
@@ -96,6 +149,36 @@ void cross_entropy(Stream& stream, const CrossEntropy& op) {
     if constexpr (dtype_of<L>() == DType::f32)
       if (op.dlogits.dtype == DType::bf16) return run<L, bfloat16>(stream, op);
     refuse(name, "dlogits are neither in the logits' dtype nor bf16");
+  });
+}
+
+}  // namespace
+
+void cross_entropy(Stream& stream, const CrossEntropy& op) { with_dlogits("cross_entropy", stream, op); }
+
+void split_cross_entropy(Stream& stream, const SplitCrossEntropy& op) {
+  with_dlogits("split_cross_entropy", stream, op);
+}
+
+void vocabulary_statistics(Stream& stream, const VocabularyStatistics& op) {
+  constexpr const char* name = "vocabulary_statistics";
+  check_arguments(name, op);
+  const std::int32_t* labels = op.labels.as<std::int32_t>();
+  double* statistics = op.statistics.as<double>();
+  with_storage(name, op.logits.dtype, [&](auto type) {
+    using L = typename decltype(type)::type;
+    split_rows(stream, op.logits.rows(), columns_of(op.logits), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) {
+        const L* logits = row<L>(op.logits, r);
+        const Softmax softmax = softmax_of(logits, op.vocabulary);
+        const std::int64_t label = labels[r] - op.first;
+        const bool here = labels[r] >= 0 && label >= 0 && label < op.vocabulary;
+        double* out = statistics + 3 * r;
+        out[0] = softmax.highest;
+        out[1] = softmax.sum;
+        out[2] = here ? static_cast<double>(widen(logits[label])) : 0;
+      }
+    });
   });
 }
 

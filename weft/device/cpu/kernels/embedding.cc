@@ -1,4 +1,4 @@
-// embedding and its gradient. A negative token has no row: zeros, and no gradient (a split vocabulary's foreign
+// embedding and its gradient, and tokens' places in a split vocabulary. A negative token has no row: zeros, and no gradient (a split vocabulary's foreign
 // tokens).
 #include <array>
 
@@ -112,6 +112,18 @@ void embedding_gradient(Stream& stream, const EmbeddingGradient& op) {
     split_rows(stream, units, elements_per_unit, [&](std::int64_t begin, std::int64_t end) {
       add_columns<T, G>(op, sorted, count, begin * unit, std::min(end * unit, columns));
     });
+  });
+}
+
+void local_tokens(Stream& stream, const LocalTokens& op) {
+  check_arguments("local_tokens", op);
+  const std::int32_t* tokens = op.tokens.as<std::int32_t>();
+  std::int32_t* y = op.y.as<std::int32_t>();
+  split_elements(stream, op.tokens.shape.elements(), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) {
+      const std::int64_t local = tokens[t] - op.first;
+      y[t] = local >= 0 && local < op.count ? static_cast<std::int32_t>(local) : -1;
+    }
   });
 }
 

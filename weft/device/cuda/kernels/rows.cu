@@ -1,4 +1,4 @@
-// gather_rows, sum_rows, embedding: whole rows, by index.
+// gather_rows, sum_rows, embedding: whole rows, by index; what turns tokens into such an index.
 #include "weft/device/argument_checks.h"
 #include "weft/device/cuda/kernels/launch.cuh"
 #include "weft/device/cuda/kernels/reduce.cuh"
@@ -185,6 +185,26 @@ struct ShiftTokens {
   }
 };
 
+struct CopyEachChoice {
+  const std::int32_t* indices;
+  std::int32_t* y;
+  std::int64_t each, copies;
+  __device__ void operator()(std::int64_t, std::int64_t i) const {
+    const std::int64_t x = indices[i / copies];
+    y[i] = static_cast<std::int32_t>(x < 0 ? x : (x / each * copies + i % copies) * each + x % each);
+  }
+};
+
+struct FindLocalTokens {
+  const std::int32_t* tokens;
+  std::int32_t* y;
+  std::int64_t first, count;
+  __device__ void operator()(std::int64_t, std::int64_t t) const {
+    const std::int64_t local = tokens[t] - first;
+    y[t] = local >= 0 && local < count ? static_cast<std::int32_t>(local) : -1;
+  }
+};
+
 }  // namespace
 
 void gather_rows(Stream& stream, const GatherRows& op) {
@@ -249,6 +269,22 @@ void embedding(Stream& stream, const Embedding& op) {
           rows, columns / V);
     });
   });
+}
+
+void copy_choices(Stream& stream, const CopyChoices& op) {
+  constexpr const char* name = "copy_choices";
+  check_arguments(name, op);
+  launch_over_rows(name, cuda_stream(stream),
+                   CopyEachChoice{op.indices.as<std::int32_t>(), op.y.as<std::int32_t>(), op.each, op.copies}, 1,
+                   op.y.shape.elements());
+}
+
+void local_tokens(Stream& stream, const LocalTokens& op) {
+  constexpr const char* name = "local_tokens";
+  check_arguments(name, op);
+  launch_over_rows(name, cuda_stream(stream),
+                   FindLocalTokens{op.tokens.as<std::int32_t>(), op.y.as<std::int32_t>(), op.first, op.count}, 1,
+                   op.tokens.shape.elements());
 }
 
 void shift(Stream& stream, const Shift& op) {

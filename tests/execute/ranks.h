@@ -32,6 +32,9 @@ struct RankCase {
   ModelConfig config;
   DType dtype = DType::f64;
   int ranks = 1, expert_ranks = 1, micro_batches = 2, steps = 3;
+  int tensor_ranks = 1, expert_tensor_ranks = 1;
+  bool sequence = false;  // tensor ranks divide the tokens, too
+  std::int64_t logits_slice_bytes = 128 << 20;
   std::int64_t batch = 1, length = 6;
   bool weave = false, delay = false, dispatch = false, parallel = false, early = false, overlap_updates = false;
   bool graph = true;  // where a device has them
@@ -95,8 +98,14 @@ inline SessionOptions options_of(const RankCase& c, World* world) {
   o.plan.block = c.block;
   o.fault = c.fault;
   o.ranks.world = world;
-  o.layout = Layout::of({.dp = world ? world->size() : 1, .ep = c.expert_ranks, .instances = c.instances},
+  o.layout = Layout::of({.tp = c.tensor_ranks,
+                         .dp = (world ? world->size() : 1) / c.tensor_ranks,
+                         .etp = c.expert_tensor_ranks,
+                         .ep = c.expert_ranks,
+                         .instances = c.instances},
                         world ? world->rank() : RankId(0));
+  o.sequence_parallel = c.sequence;
+  o.logits_slice_bytes = c.logits_slice_bytes;
   o.plan.weave = c.weave;
   o.plan.delay_weight_gradients = c.delay;
   o.plan.overlap_dispatch_backward = c.dispatch;

@@ -97,15 +97,32 @@ RandomCase random_divided_case(std::uint64_t seed) {
   return c;
 }
 
+RandomCase random_tensor_case(std::uint64_t seed) {
+  RandomCase c = random_case(seed);
+  Dice dice(seed, "tensor");
+  c.expert_tensor_ranks = dice.of({1, 1, 2});
+  if (c.ranks() == 1) c.expert_shards = 2;
+  c.tensor_ranks = dice.yes() && c.ranks() >= 4 ? 4 : 2;
+  c.sequence = dice.yes();
+  c.options.block = 1;
+  c.options.overlap_updates = dice.yes();
+  using enum ShardingStrategy;
+  c.sharding = dice.of({no_shard, no_shard, optim, optim_grads, optim_grads_params});
+  c.options.gather_by_piece = dice.yes();
+  return c;
+}
+
 std::string RandomCase::text() const {
   return fmt::format(
-      "pattern {} ep {} edp {} micro-batches {}{}{}{} {} experts {} k {}{}{}{} balance {} block {}{}{}{} kind {} "
+      "pattern {} ep {} edp {} etp {} tp {}{} micro-batches {}{}{}{} {} experts {} k {}{}{}{} balance {} block "
+      "{}{}{}{} kind {} "
       "{}{}{} "
       "ahead {} instances {}{} recomputed {} {} {}",
-      pattern, expert_ranks, expert_shards, options.micro_batches, options.weave ? " woven" : "",
-      options.delay_weight_gradients ? " delayed" : "", options.overlap_dispatch_backward ? " dispatch first" : "",
-      name_of(dtype), experts, k, shared ? " shared" : "", tied ? " tied" : "", bias ? " bias" : "", balance,
-      options.block, options.early_attention_backward ? " early" : "", options.overlap_updates ? " late updates" : "",
+      pattern, expert_ranks, expert_shards, expert_tensor_ranks, tensor_ranks, sequence ? " tokens too" : "",
+      options.micro_batches, options.weave ? " woven" : "", options.delay_weight_gradients ? " delayed" : "",
+      options.overlap_dispatch_backward ? " dispatch first" : "", name_of(dtype), experts, k, shared ? " shared" : "",
+      tied ? " tied" : "", bias ? " bias" : "", balance, options.block,
+      options.early_attention_backward ? " early" : "", options.overlap_updates ? " late updates" : "",
       clips ? "" : " no norm", static_cast<int>(options.kind), name_of(sharding),
       options.gather_by_piece ? " by piece" : "", options.two_buffers ? " two buffers" : "", options.gather_ahead,
       instances, over_instances ? " divided" : "", static_cast<int>(options.recomputation.kind),
@@ -143,6 +160,14 @@ StepOptions options_of(const RandomCase& c) {
   options.module.precision.compute = c.dtype;
   options.module.batch = 2;
   options.module.length = 3;
+  options.module.sequence_parallel = c.sequence;
+  if (c.tensor_ranks > 1) {
+    options.module.length = 4;
+    options.module.logits_slice_bytes = 200;
+    config.attention.heads = config.latent_attention.heads = config.mamba.heads = config.delta_net.heads = 4;
+    config.attention.kv_heads = config.mamba.groups = config.delta_net.key_heads = 4;
+    if (c.tied) config.attention.kv_heads = 2;
+  }
   options.module.layout = c.layout();
   options.module.sharding = c.sharding;
   options.module.shard_over_instances = c.over_instances;

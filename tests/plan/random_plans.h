@@ -11,7 +11,9 @@ namespace weft {
 
 struct RandomCase {
   std::string pattern;
-  int expert_ranks = 1, expert_shards = 1;  // ranks = their product
+  int expert_ranks = 1, expert_shards = 1, expert_tensor_ranks = 1;  // ranks = their product
+  int tensor_ranks = 1;                                              // of them
+  bool sequence = false;                                             // tensor ranks divide tokens, too
   PlanOptions options;
   DType dtype = DType::f32;
   std::int64_t experts = 4, k = 2;
@@ -21,8 +23,14 @@ struct RandomCase {
   int instances = 1;  // of the optimizer; a divisor of expert_shards
   bool over_instances = false;
 
-  int ranks() const { return expert_ranks * expert_shards; }
-  Layout layout() const { return Layout::of({.dp = ranks(), .ep = expert_ranks, .instances = instances}); }
+  int ranks() const { return expert_ranks * expert_shards * expert_tensor_ranks; }
+  Layout layout() const {
+    return Layout::of({.tp = tensor_ranks,
+                       .dp = ranks() / tensor_ranks,
+                       .etp = expert_tensor_ranks,
+                       .ep = expert_ranks,
+                       .instances = instances});
+  }
   std::string text() const;  // for messages
 };
 // Of kind `train`, unless any_kind.
@@ -30,6 +38,9 @@ RandomCase random_case(std::uint64_t seed, bool any_kind = false);
 
 // Of kind `train`, with parameters that ranks divide.
 RandomCase random_divided_case(std::uint64_t seed);
+
+// Of kind `train`, on ranks that divide layers; parameters may be divided further.
+RandomCase random_tensor_case(std::uint64_t seed);
 
 StepOptions options_of(const RandomCase& c);
 StepPlan step_of(const RandomCase& c);

@@ -270,7 +270,9 @@ void PreparedPlan::communicate(const Node& node, Stream& stream, bool wrong_coun
         comm.reduce_scatter(stream, room_of(c.send), room_of(c.receive), Reduction::sum);
         break;
       case CollectiveKind::all_reduce: {
-        const auto part = [&](const Tensor& all) { return all.slice_rows(c.first_row, all.rows() - c.first_row); };
+        const auto part = [&](const Tensor& all) {
+          return all.slice_rows(c.first_row, (c.end_row > 0 ? c.end_row : all.rows()) - c.first_row);
+        };
         comm.all_reduce(stream, part(send), part(receive), Reduction::sum);
         break;
       }

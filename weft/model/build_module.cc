@@ -8,7 +8,9 @@
 #include "weft/base/error.h"
 #include "weft/device/operations/optimizer.h"
 #include "weft/model/layers/layers.h"
+#include "weft/model/layers/split_vocabulary.h"
 #include "weft/model/sharding.h"
+#include "weft/model/tensor_checks.h"
 
 namespace weft {
 
@@ -101,6 +103,7 @@ Module build_module(const ModelConfig& config, const ModuleOptions& options) {
   const Pattern pattern = parse_pattern(config.pattern);
   if (pattern.counts.at(Symbol::experts) > 0)
     check_expert_ranks(config.experts.experts, options.layout.size_of(options.layout.expert_ranks()));
+  check_tensor_ranks(config, pattern, options);
   ModuleBuilder b(config, options);
   Module& m = b.module();
   m.length = options.length;
@@ -122,8 +125,7 @@ Module build_module(const ModelConfig& config, const ModuleOptions& options) {
   ParameterValues head{m.parameter_values[0], m.gradient_values[0]};  // the embedding's
   if (!config.tied_embeddings) {
     b.enter(0, -1, "head");
-    const Shape shape{config.embedding_rows(), config.hidden};
-    head = b.parameter("weight", shape, {b.part(Role::head, shape, b.matrix_init())});
+    head = add_vocabulary_weight(b, Role::head);
   }
   for (std::size_t depth = 0; depth < hidden.size(); ++depth) add_head(b, hidden[depth], head, static_cast<int>(depth));
   ++m.units;  // units are numbered from 1 by next_unit; unit 0 is the step's own

@@ -23,6 +23,12 @@ void require_size(const std::string& name, const Shape& shape) {
 ModuleBuilder::ModuleBuilder(const ModelConfig& config, const ModuleOptions& options)
     : config_(config), options_(options) {
   module_.layout = options.layout;
+  const auto ranks_of = [&](GroupId over) {
+    return TensorRanks{options.layout.size_of(over), options.layout.position_in(over), over};
+  };
+  tensor_ranks_ = ranks_of(options.layout.tensor_ranks());
+  expert_tensor_ranks_ = ranks_of(options.layout.expert_tensor_ranks());
+  tensor_ranks_.sequence = options.sequence_parallel && tensor_ranks_.divide();
   // Every layer adds once to the residual stream; its variance must not grow with their number.
   const int layers = parse_pattern(config.pattern).physical_layers;
   residual_std_ = config.init_std / std::sqrt(std::max(1, layers));
@@ -30,6 +36,11 @@ ModuleBuilder::ModuleBuilder(const ModelConfig& config, const ModuleOptions& opt
 
 GroupId ModuleBuilder::summed_over_data() const {
   const GroupId ranks = options_.layout.batch_ranks();
+  return options_.layout.divides(ranks) ? ranks : GroupId{};
+}
+
+GroupId ModuleBuilder::summed_over_tokens() const {
+  const GroupId ranks = options_.layout.stage_ranks();
   return options_.layout.divides(ranks) ? ranks : GroupId{};
 }
 
@@ -78,6 +89,29 @@ ParameterPart ModuleBuilder::part(Role role, const Shape& shape, Init init, int 
   return part;
 }
 
+namespace {
+
+ParameterPart divided(ParameterPart made, int dim, const TensorRanks& ranks) {
+  const Shape shape = made.shape;
+  const Range here = ranks.part_of(shape[dim]);
+  made.box.begin[static_cast<std::size_t>(dim)] = here.first;
+  Shape extent;
+  for (int d = 0; d < shape.dims(); ++d) extent.append(d == dim ? here.count : shape[d]);
+  made.box.extent = extent;
+  made.tensor_dim = dim;
+  return made;
+}
+
+}  // namespace
+
+ParameterPart ModuleBuilder::tensor_part(Role role, const Shape& shape, int dim, Init init) const {
+  return divided(part(role, shape, init), dim, tensor_ranks_);
+}
+
+ParameterPart ModuleBuilder::expert_part(Role role, const Shape& shape, int dim, Init init, int expert) const {
+  return divided(part(role, shape, init, expert), dim, expert_tensor_ranks_);
+}
+
 ValueId ModuleBuilder::add_tensor(const std::string& name, const Shape& shape, DType dtype,
                                   std::vector<ParameterPart> parts) {
   ParameterTensor tensor;
@@ -91,11 +125,15 @@ ValueId ModuleBuilder::add_tensor(const std::string& name, const Shape& shape, D
   for (ParameterPart& part : tensor.parts) {
     part.place.offset = offset;
     offset += part.elements();
+    tensor.parameters += part.shape.elements();
     tensor.expert |= part.identity.expert >= 0;
   }
-  tensor.placement = options_.layout.placement_of({.experts = tensor.expert});
-  WEFT_CHECK(offset == shape.elements(), "the parts of {} hold {} of {} elements", tensor.name, offset,
-             shape.elements());
+  int tensor_dim = tensor.parts.front().tensor_dim;
+  if (tensor.expert && tensor_dim >= 0) ++tensor_dim;  // the tensor's first dim counts experts
+  tensor.placement = options_.layout.placement_of({.experts = tensor.expert, .tensor_dim = tensor_dim});
+  const bool may_lack_rows = tensor_ranks_.divide() && tensor_dim == 0 && tensor.parts.size() == 1;
+  WEFT_CHECK(offset == shape.elements() || (may_lack_rows && offset < shape.elements()),
+             "the parts of {} hold {} of {} elements", tensor.name, offset, shape.elements());
   const TensorId id(std::ssize(module_.parameters));
   module_.parameter_values.push_back(value({tensor.name, ValueKind::parameter, dtype, shape, id}));
   module_.gradient_values.emplace_back();
@@ -163,7 +201,7 @@ ValueId ModuleBuilder::router_losses() {
     const Shape shape{std::ssize(module_.expert_layers), router_loss_count};
     module_.router_losses = value({"router_losses", ValueKind::step, DType::f64, shape});
     module_.values[module_.router_losses.index()].read_by_host = true;
-    module_.values[module_.router_losses.index()].summed_over = summed_over_data();
+    module_.values[module_.router_losses.index()].summed_over = summed_over_tokens();
   }
   return module_.router_losses;
 }

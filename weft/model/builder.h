@@ -6,6 +6,7 @@
 
 #include "weft/model/config.h"
 #include "weft/model/module.h"
+#include "weft/model/tensor_ranks.h"
 
 namespace weft {
 
@@ -24,6 +25,7 @@ struct ModuleOptions {
   Packing packing;
   bool keep_logits = false;          // evaluate writes Module::logits
   Layout layout;                     // of the ranks; tells which experts are here
+  bool sequence_parallel = false;    // tensor ranks divide the tokens of the residual stream
   bool repeatable_attention = true;  // of AttentionBackward
   ShardingStrategy sharding = ShardingStrategy::no_shard;
   bool shard_over_instances = false;  // of the optimizer (Layout::instances), what each of them divides
@@ -40,6 +42,16 @@ class ModuleBuilder {
   const ModelConfig& config() const { return config_; }
   const ModuleOptions& options() const { return options_; }
   std::int64_t tokens() const { return options_.batch * options_.length; }
+  const TensorRanks& tensor_ranks() const { return tensor_ranks_; }
+  // Of the residual stream, the tokens that are here; and those of them of which this rank adds up the gradients of
+  // parameters that all tensor ranks hold, so that the sum over all ranks counts every token once.
+  std::int64_t stream_tokens() const { return tensor_ranks_.sequence ? tokens() / tensor_ranks_.size : tokens(); }
+  // The group that sums over tokens are over where tensor ranks add up different ones; invalid: this rank has all.
+  GroupId summed_over_tokens() const;
+  const TensorRanks& expert_tensor_ranks() const { return expert_tensor_ranks_; }
+  Range counted_tokens() const {
+    return tensor_ranks_.sequence ? Range{0, stream_tokens()} : tensor_ranks_.part_of(tokens());
+  }
   DType compute() const { return options_.precision.compute; }
   DType accumulate() const { return options_.precision.accumulate(); }
   double residual_std() const { return residual_std_; }  // of matrices that write to the residual stream
@@ -79,6 +91,10 @@ class ModuleBuilder {
   // A weight of RMS norm: ones, or zeros where norms are zero-centred.
   ParameterValues norm_weight(const std::string& name, Role role, std::int64_t width);
   ParameterPart part(Role role, const Shape& shape, Init init, int expert = -1) const;
+  // This rank's part of one that tensor ranks divide, by the indices of `dim`.
+  ParameterPart tensor_part(Role role, const Shape& shape, int dim, Init init) const;
+  // Of an expert's, that expert tensor ranks divide.
+  ParameterPart expert_part(Role role, const Shape& shape, int dim, Init init, int expert) const;
   Init matrix_init() const { return {Init::Kind::normal, config_.init_std}; }
   Init residual_init() const { return {Init::Kind::normal, residual_std_}; }
   ParameterTensor& tensor(ParameterValues values);
@@ -95,6 +111,7 @@ class ModuleBuilder {
   ModuleOptions options_;
   Module module_;
   PiecePlace place_;
+  TensorRanks tensor_ranks_, expert_tensor_ranks_;
   double residual_std_;
   std::vector<std::pair<ValueId, ValueId>> gradients_;
   std::vector<std::pair<std::string, ValueId>> constants_;

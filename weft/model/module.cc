@@ -152,8 +152,6 @@ NormRows norm_rows(const Module& module) {
     if (tensor.trained && row == rows.groups.size()) rows.groups.push_back(group);
     rows.row_of.push_back(tensor.trained ? static_cast<std::int32_t>(row) : -1);
   }
-  // A sum over ranks covers all rows from its group's on.
-  WEFT_CHECK(rows.groups.size() <= 2, "parameters are divided over {} groups of ranks", rows.groups.size() - 1);
   return rows;
 }
 

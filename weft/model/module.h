@@ -132,8 +132,9 @@ enum class Lane : std::uint8_t { compute, exchange, tensor, gather, reduce, pipe
 inline constexpr int lane_count = static_cast<int>(Lane::update) + 1;
 std::string_view name_of(Lane lane);
 
-// Which part of the main part or of an MTP depth a piece belongs to. layers: includes everything before them.
-enum class Section : std::uint8_t { layers, final_norm, head };
+// Which part of the main part or of an MTP depth a piece belongs to. layers: includes everything before them. head: reads what
+// the final norm wrote; head_part: what such a piece has made of it.
+enum class Section : std::uint8_t { layers, final_norm, head, head_part };
 
 // An item of the pattern, by its number in its segment or MTP depth.
 struct ItemPlace {

@@ -132,6 +132,7 @@ struct ParameterPart {
   Box box;         // the elements that are here
   BoxPlace place;  // and where they lie in the tensor
   Init init;
+  int tensor_dim = -1;  // tensor ranks divide this dim; -1: each of them holds the same
 
   std::int64_t elements() const { return box.extent.elements(); }
   BoxRuns runs() const { return BoxRuns(shape, box, place); }
@@ -140,14 +141,17 @@ struct ParameterPart {
 struct ParameterTensor {
   std::string name;  // of this storage, for plans and errors: "main.3.qkv"
   Shape shape;
-  std::vector<ParameterPart> parts;  // they tile the tensor, or of a divided one what lies within it (Module::shards)
-  Role role = Role::embedding;       // of the first of them; also where a rank's part of a divided tensor has none
-  bool accumulate_dtype = false;     // kept in the accumulation dtype whatever the model computes in (router)
-  bool decays = true;                // false for one-dimensional parameters
-  bool expert = false;               // holds experts' parameters
+  // They tile the tensor, or of a divided one what lies within it (Module::shards). A vocabulary that tensor ranks cannot
+  // divide evenly leaves rows of the last ones without a part.
+  std::vector<ParameterPart> parts;
+  Role role = Role::embedding;    // of the first of them; also where a rank's part of a divided tensor has none
+  bool accumulate_dtype = false;  // kept in the accumulation dtype whatever the model computes in (router)
+  bool decays = true;             // false for one-dimensional parameters
+  bool expert = false;            // holds experts' parameters
   Placement placement;
-  bool trained = true;      // false: no gradient reaches it, and AdamW does not touch it
-  double balance_rate = 0;  // above 0: changed by counts of the experts' choices, not by a gradient
+  std::int64_t parameters = 0;  // elements of the logical parameters of its parts, here and on other ranks
+  bool trained = true;          // false: no gradient reaches it, and AdamW does not touch it
+  double balance_rate = 0;      // above 0: changed by counts of the experts' choices, not by a gradient
 };
 
 // Writes the part's initial values. They are a pure function of (seed, identity, index in the logical parameter).

@@ -36,6 +36,10 @@ std::uint64_t digest_of(const Plan& plan) {
           std::int64_t{v.given_by_host}, std::int64_t{v.read_by_host}, std::int64_t{v.running}, std::int64_t{v.part}})
       d.add(word);
     for (int dim = 0; dim < v.shape.dims(); ++dim) d.add(v.shape[dim]);
+    for (const ValueInfo::RowSum& sum : v.further_sums) {
+      d.add(sum.over.value);
+      d.add(sum.first);
+    }
   }
   for (const PlaceInfo& place : plan.places) {
     d.add(place.name);
@@ -60,6 +64,7 @@ std::uint64_t digest_of(const Plan& plan) {
             c.receive_counts.value, c.host_send_counts.value, c.host_receive_counts.value, c.peer, c.match.value})
         d.add(word);
       d.add(c.first_row);
+      d.add(c.end_row);
     }
   }
   return d.value();

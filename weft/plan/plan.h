@@ -49,6 +49,12 @@ struct ValueInfo {  // shared by all buffers of a value; the module's values, th
   TensorId tensor = {};      // of weights, gradients, states and gathered parameters
   GroupId summed_over = {};  // must be reduced over it, after its last contribution
   std::int64_t first_summed_row = 0;
+  // Rows that are summed over other groups than those before them, which then end where these begin.
+  struct RowSum {
+    GroupId over;
+    std::int64_t first = 0;
+  };
+  std::vector<RowSum> further_sums = {};
   GroupId replicas = {};        // of gradients: the ranks that hold the same parameter; invalid: this rank alone
   GroupId exchanged_over = {};  // of rows that ranks exchange, and of gathered parameters
   ValueId counts = {};          // of such rows: the number for (or from) each peer
@@ -88,7 +94,8 @@ struct NodeCollective {
   // The same summed per peer, i64 [peers], if the host must know them: a wait fills them.
   BufferId host_send_counts, host_receive_counts;
   std::int64_t bytes = 0;      // that a rank sends, on average
-  std::int64_t first_row = 0;  // all_reduce: rows before it are unchanged
+  std::int64_t first_row = 0;  // all_reduce: rows before it are unchanged,
+  std::int64_t end_row = 0;    // and from this one on; 0: none
   std::int32_t peer = -1;      // of a transfer: the other side, by its position in the group; of a broadcast: the root
   MatchId match;               // of a transfer: the same number on both sides, and on no other transfer between them
 };

@@ -110,6 +110,7 @@ Json to_json(const Plan& plan, const MemoryPlan& memory) {
                              {"peer", c.peer},
                              {"match", c.match.value},
                              {"first_row", c.first_row},
+                             {"end_row", c.end_row},
                              {"bytes", c.bytes}});
     for (NodeId id : edges.before(NodeId(static_cast<std::int64_t>(i)))) before.push_back(id.value);
     for (std::int32_t mark : for_memory[i])

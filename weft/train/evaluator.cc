@@ -1,5 +1,7 @@
 #include "weft/train/evaluator.h"
 
+#include <algorithm>
+
 #include "weft/base/error.h"
 
 namespace weft {
@@ -38,10 +40,28 @@ EvaluationLosses Evaluator::losses(const MicroBatch& batch) {
   return losses;
 }
 
+// [tokens, rows of the vocabulary]. Tensor ranks have columns of it, of which the last may be padding.
+std::vector<double> Evaluator::read_logits(const EvaluationPlan& evaluation) const {
+  std::vector<double> all = evaluation.plan->read(stream_, evaluation.module.logits, 0);
+  const Shape& shape = evaluation.module.value(evaluation.module.logits).shape;
+  if (shape.dims() == 2) return all;
+  const auto ranks = static_cast<std::size_t>(shape[0]), tokens = static_cast<std::size_t>(shape[1]),
+             each = static_cast<std::size_t>(shape[2]), rows = static_cast<std::size_t>(inputs_.embedding_rows());
+  std::vector<double> joined;
+  joined.reserve(tokens * rows);
+  for (std::size_t t = 0; t < tokens; ++t)
+    for (std::size_t r = 0; r < ranks; ++r) {
+      const auto from = all.begin() + static_cast<std::ptrdiff_t>((r * tokens + t) * each);
+      const std::size_t count = std::min(each, rows - std::min(rows, r * each));
+      joined.insert(joined.end(), from, from + static_cast<std::ptrdiff_t>(count));
+    }
+  return joined;
+}
+
 std::vector<double> Evaluator::batch_logits(const MicroBatch& batch) {
   const EvaluationPlan& evaluation = plan_for({batch_, length_, true});
   run(evaluation, batch);
-  return evaluation.plan->read(stream_, evaluation.module.logits, 0);
+  return read_logits(evaluation);
 }
 
 std::vector<double> Evaluator::logits(std::span<const std::int32_t> tokens) {
@@ -56,7 +76,7 @@ std::vector<double> Evaluator::logits(std::span<const std::int32_t> tokens) {
   batch.tokens.resize(static_cast<std::size_t>(length_), 0);
   batch.labels.assign(batch.tokens.size(), -1);
   run(evaluation, batch);
-  std::vector<double> all = evaluation.plan->read(stream_, evaluation.module.logits, 0);
+  std::vector<double> all = read_logits(evaluation);
   all.resize(tokens.size() * (all.size() / static_cast<std::size_t>(length_)));
   return all;
 }

@@ -51,6 +51,7 @@ class Evaluator {
  private:
   const EvaluationPlan& plan_for(const EvaluationShape& shape);
   void run(const EvaluationPlan& evaluation, const MicroBatch& batch, const StepNumbers& numbers = {});
+  std::vector<double> read_logits(const EvaluationPlan& evaluation) const;
 
   std::int64_t batch_, length_;
   const StepInputs& inputs_;

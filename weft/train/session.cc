@@ -18,6 +18,7 @@ StepOptions training_step(const SessionOptions& o) {
   step.plan.overlap_updates &= o.updates();
   step.module.precision = o.precision;
   step.module.layout = o.layout;
+  step.module.sequence_parallel = o.sequence_parallel;
   step.module.batch = o.batch;
   step.module.length = o.length;
   step.module.packing = o.packing;

@@ -33,6 +33,7 @@ struct SessionOptions {
   ModelConfig config;
   Precision precision;
   Layout layout;                       // of all ranks, seen from this one
+  bool sequence_parallel = false;      // of its tensor ranks
   std::int64_t batch = 1, length = 1;  // of one micro-batch
   PlanOptions plan;                    // of the training plan; kind `gradients`: no updates (probe)
   OptimizerSpec optimizer;

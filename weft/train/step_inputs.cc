@@ -10,7 +10,10 @@
 namespace weft {
 
 StepInputs::StepInputs(const ModelConfig& config, const OptimizerSpec& optimizer, const Layout& layout)
-    : config_(config), optimizer_(optimizer), data_ranks_(static_cast<double>(layout.size_of(layout.data_ranks()))) {}
+    : config_(config),
+      optimizer_(optimizer),
+      data_ranks_(static_cast<double>(layout.size_of(layout.data_ranks()))),
+      routing_ranks_(data_ranks_ * static_cast<double>(layout.size_of(layout.tensor_ranks()))) {}
 
 double StepInputs::mtp_factor(const Module& module) const {
   return config_.mtp_loss_factor / static_cast<double>(module.mtp_losses.size());
@@ -75,7 +78,7 @@ void StepInputs::write_numbers(const PreparedPlan& plan, const StepNumbers& numb
   values[StepValues::weight_decay] = numbers.weight_decay;
   values[StepValues::correction1] = 1 - std::pow(optimizer_.beta1, t);
   values[StepValues::correction2] = 1 - std::pow(optimizer_.beta2, t);
-  values[StepValues::router_loss_scale] = 1.0 / (static_cast<double>(plan.plan().micro_batches) * data_ranks_);
+  values[StepValues::router_loss_scale] = 1.0 / (static_cast<double>(plan.plan().micro_batches) * routing_ranks_);
 }
 
 }  // namespace weft

@@ -26,6 +26,7 @@ class StepInputs {
   void write(const PreparedPlan& plan, std::span<const MicroBatch> batches, const StepNumbers& numbers) const;
   // Zero tokens and losses that weigh 1: for a micro-batch that only has to run.
   void write_zeros(const PreparedPlan& plan, int micro_batch) const;
+  std::int64_t embedding_rows() const { return config_.embedding_rows(); }
   double mtp_factor(const Module& module) const;  // of one depth's mean loss in the sum that is trained
 
  private:
@@ -35,6 +36,7 @@ class StepInputs {
   ModelConfig config_;
   OptimizerSpec optimizer_;
   double data_ranks_;
+  double routing_ranks_;  // that route different tokens
 };
 
 }  // namespace weft

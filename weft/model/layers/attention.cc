@@ -4,6 +4,8 @@
 // then keys, then values. With an output gate its logits follow, [T, hq d]; attention's output is multiplied by their
 // sigmoid before W_o. Without query/key norms qkv is rotated in place; with them the raw product is kept as well.
 // Sinks [hq] are one more logit per head, without a value.
+//
+// Tensor ranks divide the heads: hq and hk are those of this rank. Ranks that outnumber the key/value heads share them.
 #include <cmath>
 
 #include "weft/device/operations.h"
@@ -29,20 +31,25 @@ struct SelfAttention : ResidualBlock {  // in: the raw product; without query/ke
   ParameterValues sinks;
   RotaryTables rope;
 
+  bool shares_keys() const { return spec.kv_heads % tensor_ranks().size != 0; }
   std::int64_t q_width() const { return hq * d; }
   std::int64_t k_width() const { return hk * d; }
   std::int64_t width() const { return q_width() + 2 * k_width() + (spec.output_gate ? q_width() : 0); }
-  Tensor q(const Tensor& packed) const { return packed.slice_columns(0, q_width()); }
-  Tensor k(const Tensor& packed) const { return packed.slice_columns(q_width(), k_width()); }
-  Tensor v(const Tensor& packed) const { return packed.slice_columns(q_width() + k_width(), k_width()); }
-  Tensor gate(const Tensor& packed) const { return packed.slice_columns(q_width() + 2 * k_width(), q_width()); }
+  // Where keys are shared, the columns of the divided weight come first: the gate's, then the queries'.
+  std::int64_t q_column() const { return shares_keys() && spec.output_gate ? q_width() : 0; }
+  std::int64_t k_column() const { return q_column() + q_width(); }
+  std::int64_t gate_column() const { return shares_keys() ? 0 : q_width() + 2 * k_width(); }
+  Tensor q(const Tensor& packed) const { return packed.slice_columns(q_column(), q_width()); }
+  Tensor k(const Tensor& packed) const { return packed.slice_columns(k_column(), k_width()); }
+  Tensor v(const Tensor& packed) const { return packed.slice_columns(k_column() + k_width(), k_width()); }
+  Tensor gate(const Tensor& packed) const { return packed.slice_columns(gate_column(), q_width()); }
 };
 
 SelfAttention described(const ModuleBuilder& b, const AttentionSpec& spec) {
   SelfAttention v;
   v.spec = spec;
-  v.hq = spec.heads;
-  v.hk = spec.kv_heads;
+  v.hq = b.tensor_ranks().share(spec.heads);
+  v.hk = b.tensor_ranks().share(spec.kv_heads);
   v.d = spec.head_dim;
   v.length = b.options().length;
   v.scale = spec.scale > 0 ? spec.scale : 1 / std::sqrt(static_cast<double>(spec.head_dim));
@@ -50,27 +57,49 @@ SelfAttention described(const ModuleBuilder& b, const AttentionSpec& spec) {
   return v;
 }
 
+// Tensor ranks that outnumber the key/value heads share them: all hold all of them, and each uses one.
+void add_shared_keys(ModuleBuilder& b, SelfAttention& v) {
+  const std::int64_t H = b.config().hidden, all = v.spec.kv_heads * v.d;
+  const std::int64_t head = b.tensor_ranks().rank * v.spec.kv_heads / b.tensor_ranks().size;
+  SharedInput s;
+  s.w = {b.parameter("kv_weight", {2 * all, H},
+                     {b.part(Role::k, {all, H}, b.matrix_init()), b.part(Role::v, {all, H}, b.matrix_init())})};
+  if (v.spec.qkv_bias) {
+    const Init zero{Init::Kind::constant, 0};
+    s.w.bias =
+        b.parameter("kv_bias", {2 * all}, {b.part(Role::k_bias, {all}, zero), b.part(Role::v_bias, {all}, zero)});
+  }
+  s.used = {{head * v.d, v.d, v.k_column()}, {all + head * v.d, v.d, v.k_column() + v.d}};
+  v.own_columns = v.k_column();
+  v.shared_inputs.push_back(std::move(s));
+}
+
 void add_parameters(ModuleBuilder& b, SelfAttention& v) {
-  const std::int64_t H = b.config().hidden, wide = v.q_width(), narrow = v.k_width();
+  const std::int64_t H = b.config().hidden, wide = v.spec.heads * v.d, narrow = v.spec.kv_heads * v.d;
   const Init zero{Init::Kind::constant, 0};
-  std::vector<ParameterPart> parts = {b.part(Role::q, {wide, H}, b.matrix_init()),
-                                      b.part(Role::k, {narrow, H}, b.matrix_init()),
-                                      b.part(Role::v, {narrow, H}, b.matrix_init())};
-  if (v.spec.output_gate) parts.push_back(b.part(Role::output_gate, {wide, H}, b.matrix_init()));
-  v.w_in = {b.parameter("qkv_weight", {v.width(), H}, parts)};
-  if (v.spec.qkv_bias)
-    v.w_in.bias = b.parameter("qkv_bias", {v.width()},
-                              {b.part(Role::q_bias, {wide}, zero), b.part(Role::k_bias, {narrow}, zero),
-                               b.part(Role::v_bias, {narrow}, zero)});
+  const bool shares = v.shares_keys();
+  const auto rows = [&](Role role, std::int64_t count) { return b.tensor_part(role, {count, H}, 0, b.matrix_init()); };
+  const auto bias = [&](Role role, std::int64_t count) { return b.tensor_part(role, {count}, 0, zero); };
+  std::vector<ParameterPart> parts = {rows(Role::q, wide)}, biases = {bias(Role::q_bias, wide)};
+  if (!shares) {
+    parts.insert(parts.end(), {rows(Role::k, narrow), rows(Role::v, narrow)});
+    biases.insert(biases.end(), {bias(Role::k_bias, narrow), bias(Role::v_bias, narrow)});
+  }
+  if (v.spec.output_gate) parts.insert(shares ? parts.begin() : parts.end(), rows(Role::output_gate, wide));
+  const std::int64_t own = shares ? v.k_column() : v.width();
+  v.w_in = {b.parameter("qkv_weight", {own, H}, parts)};
+  if (v.spec.qkv_bias) v.w_in.bias = b.parameter("qkv_bias", {own}, biases);
+  if (shares) add_shared_keys(b, v);
   if (v.spec.qk_norm) {
     v.q_norm = add_norm(b, "q_norm_weight", Role::q_norm, v.d);
     v.k_norm = add_norm(b, "k_norm_weight", Role::k_norm, v.d);
     v.q_norm.groups = v.hq;
     v.k_norm.groups = v.hk;
   }
-  v.w_out = {b.parameter("output_weight", {H, wide}, {b.part(Role::output, {H, wide}, b.residual_init())})};
+  v.w_out = {
+      b.parameter("output_weight", {H, v.q_width()}, {b.tensor_part(Role::output, {H, wide}, 1, b.residual_init())})};
   if (v.spec.output_bias) v.w_out.bias = b.parameter("output_bias", {H}, {b.part(Role::output_bias, {H}, zero)});
-  if (v.spec.sinks) v.sinks = b.parameter("sinks", {v.hq}, {b.part(Role::sinks, {v.hq}, zero)});
+  if (v.spec.sinks) v.sinks = b.parameter("sinks", {v.hq}, {b.tensor_part(Role::sinks, {v.spec.heads}, 0, zero)});
   if (v.spec.rope.enabled) v.rope = add_rotary_tables(b, v.spec.rope, v.d);
 }
 
@@ -88,10 +117,10 @@ void add_values(ModuleBuilder& b, SelfAttention& v) {
   v.context = b.activation("context", compute, {T, v.q_width()});
   v.mixed = v.spec.output_gate ? b.activation("gated", compute, {T, v.q_width()}) : v.context;
   v.lse = b.activation("lse", acc, {v.hq, T});
-  v.y = b.activation("y", compute, {T, H});
+  v.y = b.activation("y", compute, {b.stream_tokens(), H});
   v.din = b.activation("d(qkv)", compute, {T, v.width()});
   v.dmixed = b.scratch("d(context)", compute, {T, v.q_width()});
-  v.dxn = b.scratch("d(xn)", compute, {T, H});
+  v.dxn = v.input_gradient(b);
   v.delta = b.scratch("delta", acc, {v.hq, T});
   if (v.spec.sinks) v.dsinks = b.scratch("d(sinks)", acc, {v.hq});
   v.add_gradients(b);
@@ -108,7 +137,8 @@ void rotate(const Run& r, const SelfAttention& v, const Tensor& packed, bool inv
   arguments.length = v.length;
   arguments.style = v.spec.rope.style;
   arguments.inverse = inverse;
-  arguments.x = arguments.y = packed.slice_columns(0, v.q_width() + v.k_width());  // queries and keys are adjacent
+  arguments.x = arguments.y =
+      packed.slice_columns(v.q_column(), v.q_width() + v.k_width());  // queries and keys are adjacent
   arguments.heads = v.hq + v.hk;
   r.ops().rotary(r.stream(), arguments);
 }
@@ -226,18 +256,6 @@ PieceCode backward(const SelfAttention& v) {
   return g;
 }
 
-PieceCode weight_gradient(const SelfAttention& v) {
-  PieceCode w = v.weight_gradient();
-  if (v.spec.qkv_bias) adds_to(w, {v.w_in.bias.gradient});
-  if (v.spec.output_bias) adds_to(w, {v.w_out.bias.gradient});
-  w.run = [v, products = std::move(w.run)](const Run& r) {
-    products(r);
-    if (v.spec.qkv_bias) v.w_in.bias_gradient(r, v.din);
-    if (v.spec.output_bias) v.w_out.bias_gradient(r, v.dy);
-  };
-  return w;
-}
-
 }  // namespace
 
 ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x) {
@@ -245,7 +263,7 @@ ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x) {
   v.add_norm_weight(b, x);
   add_parameters(b, v);
   add_values(b, v);
-  return v.add_piece(b, forward(v), backward(v), weight_gradient(v), parts(v));
+  return v.add_piece(b, forward(v), backward(v), v.weight_gradient(), parts(v));
 }
 
 }  // namespace weft

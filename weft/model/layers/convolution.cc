@@ -11,9 +11,18 @@ namespace {
 
 CausalConvolution operation(const Run& r, const Convolution& c, const Tensor& x) {
   CausalConvolution op;
-  op.x = x;
+  op.x = c.shares() ? x.slice_columns(0, c.own) : x;
   op.weight = r[c.value];
   if (c.has_bias()) op.bias = r[c.bias.value];
+  op.boundaries = given(r, c.boundaries);
+  op.length = c.length;
+  return op;
+}
+
+CausalConvolution operation(const Run& r, const Convolution& c, const Tensor& x, const SharedInput::Used& used) {
+  CausalConvolution op;
+  op.x = x.slice_columns(used.column, used.count);
+  op.weight = r[c.shared_weight.value].slice_rows(used.first, used.count);
   op.boundaries = given(r, c.boundaries);
   op.length = c.length;
   return op;
@@ -23,15 +32,31 @@ CausalConvolution operation(const Run& r, const Convolution& c, const Tensor& x)
 
 void Convolution::forward(const Run& r, const Tensor& x, const Tensor& y) const {
   CausalConvolution op = operation(r, *this, x);
-  op.y = y;
+  op.y = shares() ? y.slice_columns(0, own) : y;
   r.ops().causal_convolution(r.stream(), op);
+  for (const SharedInput::Used& used : shared) {
+    op = operation(r, *this, x, used);
+    op.y = y.slice_columns(used.column, used.count);
+    r.ops().causal_convolution(r.stream(), op);
+  }
 }
 
 void Convolution::backward(const Run& r, const Tensor& x, const Tensor& dy, const Tensor& dx) const {
+  const auto mine = [&](const Tensor& all) { return shares() ? all.slice_columns(0, own) : all; };
   const CausalConvolution op = operation(r, *this, x);
   r.ops().causal_convolution_weight_gradient(
-      r.stream(), {op, dy, r[gradient], has_bias() ? r[bias.gradient] : Tensor{}, r.store(gradient)});
-  r.ops().causal_convolution_backward(r.stream(), {op, dy, dx});
+      r.stream(), {op, mine(dy), r[gradient], has_bias() ? r[bias.gradient] : Tensor{}, r.store(gradient)});
+  r.ops().causal_convolution_backward(r.stream(), {op, mine(dy), mine(dx)});
+  if (!shares()) return;
+  const Tensor all = r[shared_weight.gradient];
+  if (r.store(shared_weight.gradient) == Store::write) r.ops().fill(r.stream(), {all, 0});
+  for (const SharedInput::Used& used : shared) {
+    const CausalConvolution some = operation(r, *this, x, used);
+    const Tensor d = dy.slice_columns(used.column, used.count);
+    r.ops().causal_convolution_weight_gradient(r.stream(),
+                                               {some, d, all.slice_rows(used.first, used.count), {}, Store::add});
+    r.ops().causal_convolution_backward(r.stream(), {some, d, dx.slice_columns(used.column, used.count)});
+  }
 }
 
 Init convolution_init(std::int64_t taps) {

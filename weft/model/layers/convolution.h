@@ -1,7 +1,7 @@
 // The causal convolution before a recurrence (`M`, `G`), with its gradients.
 #pragma once
 
-#include "weft/model/builder.h"
+#include "weft/model/layers/residual_block.h"
 
 namespace weft {
 
@@ -9,9 +9,14 @@ struct Convolution : ParameterValues {  // [channels, taps]
   ParameterValues bias = {};            // [channels]; invalid: none
   std::int64_t length = 0;              // of a sequence
   ValueId boundaries = {};              // of documents in it; may be invalid
+  // Channels after `own` that several tensor ranks have, each some of them (SharedInput); without a bias.
+  std::int64_t own = 0;  // 0: all
+  ParameterValues shared_weight = {};
+  std::vector<SharedInput::Used> shared = {};
   bool has_bias() const { return bias.value.valid(); }
 
   void forward(const Run& r, const Tensor& x, const Tensor& y) const;
+  bool shares() const { return shared_weight.value.valid(); }
   // Writes dx, and adds to the gradients of weight and bias: they are too small for a separate phase.
   void backward(const Run& r, const Tensor& x, const Tensor& dy, const Tensor& dx) const;
 };

@@ -3,7 +3,8 @@
 // times silu(z) goes through W_out and is added to the residual stream.
 //
 // T tokens, H hidden, Dk = key_heads * key_dim, Dv = heads * head_dim. One state per chunk and head is kept for
-// backward.
+// backward. Tensor ranks divide the heads: those of this rank. Ranks that outnumber the key heads share them, and have
+// [z | beta | alpha | v | q | k] instead.
 #include <cmath>
 
 #include "weft/device/operations.h"
@@ -17,7 +18,8 @@ namespace weft {
 namespace {
 
 struct DeltaNet : ResidualBlock {
-  DeltaNetSpec spec;
+  DeltaNetSpec spec;  // of this rank's heads
+  bool shares_keys = false;
   std::int64_t length = 0;
   ValueId conv, unit, states, read, head_inverse;
   ValueId dconv, dread, sums;
@@ -28,36 +30,70 @@ struct DeltaNet : ResidualBlock {
   std::int64_t values() const { return spec.width(); }
   std::int64_t in_width() const { return spec.channels() + values() + 2 * spec.heads; }
   // Parts of [q | k | v | z | beta | alpha], of [q | k | v] and of [q | k].
-  Tensor qkv(const Tensor& all) const { return all.slice_columns(0, 2 * keys() + values()); }
-  Tensor z(const Tensor& all) const { return all.slice_columns(2 * keys() + values(), values()); }
-  Tensor beta(const Tensor& all) const { return all.slice_columns(2 * (keys() + values()), spec.heads); }
-  Tensor alpha(const Tensor& all) const { return all.slice_columns(2 * (keys() + values()) + spec.heads, spec.heads); }
-  Tensor q(const Tensor& qkv) const { return qkv.slice_columns(0, keys()); }
-  Tensor k(const Tensor& qkv) const { return qkv.slice_columns(keys(), keys()); }
-  Tensor v(const Tensor& qkv) const { return qkv.slice_columns(2 * keys(), values()); }
+  std::int64_t z_column() const { return shares_keys ? 0 : 2 * keys() + values(); }
+  std::int64_t qkv_column() const { return shares_keys ? values() + 2 * spec.heads : 0; }
+  std::int64_t q_column() const { return shares_keys ? values() : 0; }  // of qkv
+  Tensor qkv(const Tensor& all) const { return all.slice_columns(qkv_column(), 2 * keys() + values()); }
+  Tensor z(const Tensor& all) const { return all.slice_columns(z_column(), values()); }
+  Tensor beta(const Tensor& all) const { return all.slice_columns(z_column() + values(), spec.heads); }
+  Tensor alpha(const Tensor& all) const { return all.slice_columns(z_column() + values() + spec.heads, spec.heads); }
+  Tensor q(const Tensor& qkv) const { return qkv.slice_columns(q_column(), keys()); }
+  Tensor k(const Tensor& qkv) const { return qkv.slice_columns(q_column() + keys(), keys()); }
+  Tensor v(const Tensor& qkv) const { return qkv.slice_columns(shares_keys ? 0 : 2 * keys(), values()); }
+  Tensor unit_q(const Tensor& both) const { return both.slice_columns(0, keys()); }
+  Tensor unit_k(const Tensor& both) const { return both.slice_columns(keys(), keys()); }
 };
 
-void add_parameters(ModuleBuilder& b, DeltaNet& v) {
+// The heads of q and k, of which this rank uses one.
+void add_shared_keys(ModuleBuilder& b, const DeltaNetSpec& all, DeltaNet& v) {
+  const std::int64_t H = b.config().hidden, Dk = all.key_width(), here = v.keys();
+  const std::int64_t first = b.tensor_ranks().rank * all.key_heads / b.tensor_ranks().size * all.key_dim;
+  const Init taps = convolution_init(all.taps);
+  v.own_columns = v.qkv_column() + v.values();
+  const std::int64_t column = v.own_columns;
+  v.shared_inputs.push_back(
+      {{b.parameter("qk_weight", {2 * Dk, H},
+                    {b.part(Role::q, {Dk, H}, b.matrix_init()), b.part(Role::k, {Dk, H}, b.matrix_init())})},
+       {{first, here, column}, {Dk + first, here, column + here}}});
+  v.w_conv.own = v.values();
+  v.w_conv.shared_weight =
+      b.parameter("qk_conv_weight", {2 * Dk, all.taps},
+                  {b.part(Role::conv_q, {Dk, all.taps}, taps), b.part(Role::conv_k, {Dk, all.taps}, taps)});
+  v.w_conv.shared = {{first, here, v.values()}, {Dk + first, here, v.values() + here}};
+  b.keep_gradient_precise(v.w_conv.shared_weight);
+}
+
+void add_parameters(ModuleBuilder& b, const DeltaNetSpec& all, DeltaNet& v) {
   const DeltaNetSpec& spec = v.spec;
-  const std::int64_t H = b.config().hidden, Dk = v.keys(), Dv = v.values();
+  const std::int64_t H = b.config().hidden, Dk = all.key_width(), Dv = all.width();
   const Init taps = convolution_init(spec.taps);
-  const auto rows = [&](Role role, std::int64_t count) { return b.part(role, {count, H}, b.matrix_init()); };
-  v.w_in = {b.parameter("input_weight", {v.in_width(), H},
-                        {rows(Role::q, Dk), rows(Role::k, Dk), rows(Role::v, Dv), rows(Role::z, Dv),
-                         rows(Role::beta, spec.heads), rows(Role::alpha, spec.heads)})};
-  v.w_conv = {b.parameter("conv_weight", {spec.channels(), spec.taps},
-                          {b.part(Role::conv_q, {Dk, spec.taps}, taps), b.part(Role::conv_k, {Dk, spec.taps}, taps),
-                           b.part(Role::conv_v, {Dv, spec.taps}, taps)})};
+  const auto part = [&](Role role, const Shape& shape, Init init) { return b.tensor_part(role, shape, 0, init); };
+  const auto rows = [&](Role role, std::int64_t count) { return part(role, {count, H}, b.matrix_init()); };
+  if (v.shares_keys) {
+    v.w_in = {
+        b.parameter("input_weight", {v.qkv_column() + v.values(), H},
+                    {rows(Role::z, Dv), rows(Role::beta, all.heads), rows(Role::alpha, all.heads), rows(Role::v, Dv)})};
+    v.w_conv = {b.parameter("conv_weight", {v.values(), spec.taps}, {part(Role::conv_v, {Dv, spec.taps}, taps)})};
+    add_shared_keys(b, all, v);
+  } else {
+    v.w_in = {b.parameter("input_weight", {v.in_width(), H},
+                          {rows(Role::q, Dk), rows(Role::k, Dk), rows(Role::v, Dv), rows(Role::z, Dv),
+                           rows(Role::beta, all.heads), rows(Role::alpha, all.heads)})};
+    v.w_conv = {b.parameter("conv_weight", {spec.channels(), spec.taps},
+                            {part(Role::conv_q, {Dk, spec.taps}, taps), part(Role::conv_k, {Dk, spec.taps}, taps),
+                             part(Role::conv_v, {Dv, spec.taps}, taps)})};
+  }
   v.w_conv.length = v.length;
   v.w_conv.boundaries = b.module().boundaries;
   b.keep_gradient_precise(v.w_conv);
-  const Shape heads{spec.heads};
-  v.A_log = b.precise_parameter("A_log", heads, {b.part(Role::A_log, heads, {Init::Kind::log_uniform, 1, 16})});
-  v.dt_bias = b.precise_parameter("dt_bias", heads, {b.part(Role::dt_bias, heads, {Init::Kind::constant, 1})});
+  const Shape heads{all.heads}, here{spec.heads};
+  v.A_log = b.precise_parameter("A_log", here, {part(Role::A_log, heads, {Init::Kind::log_uniform, 1, 16})});
+  v.dt_bias = b.precise_parameter("dt_bias", here, {part(Role::dt_bias, heads, {Init::Kind::constant, 1})});
   // Never zero-centred, even where the other norms are.
   v.head_norm = b.parameter("head_norm_weight", {spec.head_dim},
                             {b.part(Role::mixer_norm, {spec.head_dim}, {Init::Kind::constant, 1})});
-  v.w_out = {b.parameter("output_weight", {H, Dv}, {b.part(Role::output, {H, Dv}, b.residual_init())})};
+  v.w_out = {
+      b.parameter("output_weight", {H, v.values()}, {b.tensor_part(Role::output, {H, Dv}, 1, b.residual_init())})};
 }
 
 void add_values(ModuleBuilder& b, DeltaNet& v) {
@@ -73,13 +109,13 @@ void add_values(ModuleBuilder& b, DeltaNet& v) {
   v.read = b.activation("read", compute, {T, Dv});
   v.head_inverse = b.activation("head_inverse", acc, {T * spec.heads});
   v.mixed = b.activation("gated", compute, {T, Dv});
-  v.y = b.activation("y", compute, {T, H});
+  v.y = b.activation("y", compute, {b.stream_tokens(), H});
   v.din = b.activation("d(in)", compute, {T, v.in_width()});
   v.dmixed = b.scratch("d(gated)", compute, {T, Dv});
   v.dread = b.scratch("d(read)", compute, {T, Dv});
   v.dconv = b.scratch("d(conv)", compute, {T, spec.channels()});
   v.sums = b.scratch("sums", acc, {chunks, 2 * spec.heads});
-  v.dxn = b.scratch("d(xn)", compute, {T, H});
+  v.dxn = v.input_gradient(b);
   v.add_gradients(b);
 }
 
@@ -94,8 +130,8 @@ L2Norm unit_length(const Run& r, const DeltaNet& v, bool queries) {
 
 DeltaRule rule_of(const Run& r, const DeltaNet& v) {
   DeltaRule op;
-  op.q = v.q(r[v.unit]);
-  op.k = v.k(r[v.unit]);
+  op.q = v.unit_q(r[v.unit]);
+  op.k = v.unit_k(r[v.unit]);
   op.v = v.v(r[v.conv]);
   op.a = v.alpha(r[v.in]);
   op.b = v.beta(r[v.in]);
@@ -120,7 +156,7 @@ void run_rule(const Run& r, const DeltaNet& v) {
   v.w_conv.forward(r, v.qkv(r[v.in]), r[v.conv]);
   for (const bool queries : {true, false}) {
     L2Norm norm = unit_length(r, v, queries);
-    norm.y = queries ? v.q(r[v.unit]) : v.k(r[v.unit]);
+    norm.y = queries ? v.unit_q(r[v.unit]) : v.unit_k(r[v.unit]);
     r.ops().l2_norm(r.stream(), norm);
   }
   DeltaRule rule = rule_of(r, v);
@@ -156,6 +192,7 @@ PieceCode forward(const DeltaNet& v) {
   reads(f, {v.x, v.norm.value, v.w_in.value, v.w_conv.value, v.w_conv.boundaries, v.A_log.value, v.dt_bias.value,
             v.head_norm.value, v.w_out.value});
   writes(f, {v.xn, v.inverse, v.in, v.conv, v.unit, v.states, v.read, v.head_inverse, v.mixed, v.y});
+  if (v.w_conv.shares()) reads(f, {v.w_conv.shared_weight.value});
   f.run = [v](const Run& r) {
     run_rule(r, v);
     run_gate(r, v);
@@ -166,6 +203,7 @@ PieceCode forward(const DeltaNet& v) {
 std::vector<PiecePart> parts(const DeltaNet& v) {
   PiecePart rule{"rule"}, gate{"norm_out", set_of({RecomputeModule::gdn_norm_out})};
   reads(rule.code, {v.w_conv.value, v.w_conv.boundaries, v.A_log.value, v.dt_bias.value});
+  if (v.w_conv.shares()) reads(rule.code, {v.w_conv.shared_weight.value});
   writes(rule.code, {v.in, v.conv, v.unit, v.states, v.read});
   rule.code.run = [v](const Run& r) { run_rule(r, v); };
   reads(gate.code, {v.read, v.in, v.head_norm.value});
@@ -180,6 +218,10 @@ PieceCode backward(const DeltaNet& v) {
             v.w_conv.value, v.w_conv.boundaries, v.A_log.value, v.dt_bias.value, v.head_norm.value, v.w_out.value});
   writes(g, {v.din, v.dmixed, v.dread, v.dconv, v.sums, v.dxn, v.dx});
   adds_to(g, {v.norm.gradient, v.w_conv.gradient, v.A_log.gradient, v.dt_bias.gradient, v.head_norm.gradient});
+  if (v.w_conv.shares()) {
+    reads(g, {v.w_conv.shared_weight.value});
+    adds_to(g, {v.w_conv.shared_weight.gradient});
+  }
   g.run = [v](const Run& r) { run_backward(r, v); };
   return g;
 }
@@ -189,9 +231,12 @@ PieceCode backward(const DeltaNet& v) {
 ValueId add_delta_net(ModuleBuilder& b, const DeltaNetSpec& spec, ValueId x) {
   DeltaNet v;
   v.spec = spec;
+  v.spec.heads = b.tensor_ranks().share(spec.heads);
+  v.spec.key_heads = b.tensor_ranks().share(spec.key_heads);
+  v.shares_keys = spec.key_heads % b.tensor_ranks().size != 0;
   v.length = b.options().length;
   v.add_norm_weight(b, x);
-  add_parameters(b, v);
+  add_parameters(b, spec, v);
   add_values(b, v);
   return v.add_piece(b, forward(v), backward(v), v.weight_gradient(), parts(v));
 }

@@ -19,7 +19,7 @@ class RouterBalance {
   void add_evaluation(PieceCode& code) const;
   void drop(const Run& r) const;
   void count(const Run& r) const;
-  // The statistics of all ranks, reduced between route and its backward.
+  // The statistics of all ranks, reduced between route and its backward; of tensor ranks' tokens those of all of them.
   void add_statistics(ModuleBuilder& b) const;
   void add_backward(PieceCode& code) const;
   void add_gradients(const Run& r, ValueId dlogits) const;  // of the losses, after router_backward
@@ -28,14 +28,18 @@ class RouterBalance {
   struct Loss {
     double coefficient;
     ValueId counts;
-    std::int64_t sequences;
+    Range sequences;  // rows of counts
     RouterLoss slot;
   };
+  Tensor logits(const Run& r) const;
   Tensor choices(const Run& r) const { return plain_ ? r[indices_] : Tensor{}; }
 
   BalanceSpec spec_;
   RouterSpec router_;
   std::int64_t experts_ = 0, batch_ = 1, capacity_ = 0;
+  TensorRanks ranks_;
+  Range tokens_;     // of the micro-batch, that are routed here
+  Range sequences_;  // that they belong to
   bool drops_ = false, padded_ = false;
   bool plain_ = false;  // the k largest scores are the choice itself
   ValueId scores_, logits_, indices_, weights_, kept_;

@@ -34,9 +34,9 @@ void surround(PieceCode& code, std::vector<ValueUse> made, std::vector<ValueUse>
 void add_exchanged_experts(ModuleBuilder& b, const ExpertsSpec& spec, const Routing& v,
                            const std::function<void()>& add_meanwhile) {
   const Layout& layout = b.options().layout;
-  const GroupId group = layout.expert_ranks();
+  const GroupId group = layout.expert_parts();
   const Layout::ExpertRange here = layout.experts_here(spec.experts);
-  const std::int64_t T = b.tokens(), H = row_width(b, spec), ranks = layout.size_of(group);
+  const std::int64_t T = routed_tokens(b).rows.count, H = row_width(b, spec), ranks = layout.size_of(group);
   const std::int64_t El = here.count, alignment = b.options().row_alignment;
   // A token has at most min(k, El) rows on one rank.
   const std::int64_t B = ranks * T * std::min(spec.router.k, El);
@@ -67,9 +67,9 @@ void add_exchanged_experts(ModuleBuilder& b, const ExpertsSpec& spec, const Rout
   rows.R = R;
   rows.experts = El;
   rows.first_expert = here.first;
-  rows.in_use_share = static_cast<double>(T * spec.router.k) / static_cast<double>(B);
+  rows.in_use_share = static_cast<double>(T * spec.router.k * v.copies) / static_cast<double>(B);
 
-  // Even routing sends a rank T k rows on average.
+  // Even routing sends a rank T k rows on average, of each expert tensor rank.
   const double share = rows.in_use_share;
   for (ValueId value : {received, received_weights, sent, dsent, dreceived, dreceived_weights, of_row, of_received,
                         rows.rows, rows.row_weights, rows.drows, rows.drow_weights, rows.out, rows.dout})

@@ -1,12 +1,15 @@
 // experts: one grouped MLP over the rows of all experts of this rank. The router's weight multiplies the activation
-// before the second product, so that the sum over choices needs no weights. shared: the shared expert.
+// before the second product, so that the sum over choices needs no weights. Expert tensor ranks divide each expert: here are
+// some rows of its gate and up, and the same columns of its down; results are parts of a sum.
 #include "weft/device/operations.h"
 #include "weft/model/layers/experts.h"
 
 namespace weft {
 
 void add_expert_mlp(ModuleBuilder& b, const ExpertsSpec& spec, const ExpertRows& v) {
-  const std::int64_t H = row_width(b, spec), E = v.experts, F = spec.ffn, R = v.R;
+  const TensorRanks& parts = b.expert_tensor_ranks();
+  const std::int64_t H = row_width(b, spec), E = v.experts, all = spec.ffn, F = parts.share(all), R = v.R;
+  const Range bias_columns = parts.part_of(H);  // of the second bias: each rank adds some of it
   const bool gated = spec.activation.gated();
   const std::int64_t width = gated ? 2 * F : F;
   const DType compute = b.compute();
@@ -18,19 +21,19 @@ void add_expert_mlp(ModuleBuilder& b, const ExpertsSpec& spec, const ExpertRows&
   std::vector<ParameterPart> up_parts, down_parts, up_bias_parts, down_bias_parts;
   for (std::int64_t i = 0; i < E; ++i) {
     const int e = static_cast<int>(v.first_expert + i);
-    if (gated) up_parts.push_back(b.part(Role::gate, {F, H}, b.matrix_init(), e));
-    up_parts.push_back(b.part(Role::up, {F, H}, b.matrix_init(), e));
-    down_parts.push_back(b.part(Role::down, {H, F}, b.residual_init(), e));
-    if (gated) up_bias_parts.push_back(b.part(Role::gate_bias, {F}, zero, e));
-    up_bias_parts.push_back(b.part(Role::up_bias, {F}, zero, e));
-    down_bias_parts.push_back(b.part(Role::down_bias, {H}, zero, e));
+    if (gated) up_parts.push_back(b.expert_part(Role::gate, {all, H}, 0, b.matrix_init(), e));
+    up_parts.push_back(b.expert_part(Role::up, {all, H}, 0, b.matrix_init(), e));
+    down_parts.push_back(b.expert_part(Role::down, {H, all}, 1, b.residual_init(), e));
+    if (gated) up_bias_parts.push_back(b.expert_part(Role::gate_bias, {all}, 0, zero, e));
+    up_bias_parts.push_back(b.expert_part(Role::up_bias, {all}, 0, zero, e));
+    down_bias_parts.push_back(b.expert_part(Role::down_bias, {H}, 0, zero, e));
   }
   const ParameterValues w1 = b.parameter("up_weight", {E, width, H}, up_parts);
   const ParameterValues w2 = b.parameter("down_weight", {E, H, F}, down_parts);
   ParameterValues b1, b2;
   if (bias) {
     b1 = b.parameter("up_bias", {E, width}, up_bias_parts);
-    b2 = b.parameter("down_bias", {E, H}, down_bias_parts);
+    b2 = b.parameter("down_bias", {E, bias_columns.count}, down_bias_parts);
   }
 
   const ValueId h = b.activation("h", compute, {R, width});
@@ -39,6 +42,8 @@ void add_expert_mlp(ModuleBuilder& b, const ExpertsSpec& spec, const ExpertRows&
   const ValueId da = b.scratch("d(a)", compute, {R, F});
 
   for (ValueId value : {h, a, dh, da}) b.module().values[value.index()].in_use = v.in_use_share;
+
+  const auto biased = [=](const Tensor& rows) { return rows.slice_columns(bias_columns.first, bias_columns.count); };
 
   Piece& p = b.piece("experts");
   p.forward.uses = {{v.rows},   {v.row_weights}, {v.counts},         {v.offsets},        {v.in_use},
@@ -55,7 +60,7 @@ void add_expert_mlp(ModuleBuilder& b, const ExpertsSpec& spec, const ExpertRows&
   const auto lower = [=](const Run& r) {
     r.ops().grouped_matmul(r.stream(), {GroupedMatmul::Mode::forward, r[a], r[w2.value], r[v.out], v.groups(r)});
     // `a` already includes the row's weight; the second bias needs it too.
-    if (bias) r.ops().grouped_bias(r.stream(), {r[v.out], r[b2.value], r[v.row_weights], v.groups(r)});
+    if (bias) r.ops().grouped_bias(r.stream(), {biased(r[v.out]), r[b2.value], r[v.row_weights], v.groups(r)});
   };
   p.forward.run = [=](const Run& r) {
     raise(r);
@@ -91,7 +96,8 @@ void add_expert_mlp(ModuleBuilder& b, const ExpertsSpec& spec, const ExpertRows&
     r.ops().grouped_matmul(r.stream(), {Mode::input_gradient, r[da], r[w2.value], r[v.dout], v.groups(r)});
     r.ops().activation_backward(r.stream(),
                                 {act, r[h], r[v.row_weights], r[da], r[dh], r[v.drow_weights], r[v.in_use]});
-    if (bias) r.ops().grouped_bias_scale_gradient(r.stream(), {r[v.dout], r[b2.value], r[v.drow_weights], v.groups(r)});
+    if (bias)
+      r.ops().grouped_bias_scale_gradient(r.stream(), {biased(r[v.dout]), r[b2.value], r[v.drow_weights], v.groups(r)});
     r.ops().grouped_matmul(r.stream(), {Mode::input_gradient, r[v.drows], r[w1.value], r[dh], v.groups(r)});
   };
 
@@ -108,99 +114,10 @@ void add_expert_mlp(ModuleBuilder& b, const ExpertsSpec& spec, const ExpertRows&
     gradient(a, w2, v.dout);
     gradient(v.rows, w1, dh);
     if (!bias) return;
-    r.ops().grouped_bias_gradient(r.stream(),
-                                  {r[v.dout], r[v.row_weights], r[b2.gradient], v.groups(r), r.store(b2.gradient)});
+    r.ops().grouped_bias_gradient(
+        r.stream(), {biased(r[v.dout]), r[v.row_weights], r[b2.gradient], v.groups(r), r.store(b2.gradient)});
     r.ops().grouped_column_sum(r.stream(), {r[dh], r[b1.gradient], v.groups(r), r.store(b1.gradient)});
   };
-}
-
-// The shared expert: every token goes through it, unweighted or times sigmoid(x w).
-ValueId add_shared_expert(ModuleBuilder& b, const ExpertsSpec& spec, const Routing& v, ValueId dy) {
-  const std::int64_t T = b.tokens(), H = b.config().hidden, F = spec.shared_ffn;
-  const bool gated = spec.activation.gated();
-  const std::int64_t width = gated ? 2 * F : F;
-  const DType compute = b.compute();
-  const ActivationSpec act = spec.activation;
-
-  std::vector<ParameterPart> parts;
-  if (gated) parts.push_back(b.part(Role::shared_gate, {F, H}, b.matrix_init()));
-  parts.push_back(b.part(Role::shared_up, {F, H}, b.matrix_init()));
-  const ParameterValues w1 = b.parameter("shared_up_weight", {width, H}, parts);
-  const ParameterValues w2 =
-      b.parameter("shared_down_weight", {H, F}, {b.part(Role::shared_down, {H, F}, b.residual_init())});
-
-  const ValueId h = b.activation("shared_h", compute, {T, width});
-  const ValueId a = b.activation("shared_a", compute, {T, F});
-  const ValueId out = b.activation("shared_out", compute, {T, H});
-  const bool weighted = spec.shared_gate;
-  ParameterValues wg;
-  ValueId logit, raw = out, dlogit, draw = dy;  // raw: before the gate
-  if (weighted) {
-    wg = b.parameter("shared_expert_gate", {1, H}, {b.part(Role::shared_expert_gate, {1, H}, b.matrix_init())});
-    logit = b.activation("shared_logit", compute, {T, 1});
-    raw = b.activation("shared_raw", compute, {T, H});
-    dlogit = b.activation("d(shared_logit)", compute, {T, 1});
-    draw = b.activation("d(shared_raw)", compute, {T, H});
-  }
-  const ValueId dh = b.activation("d(shared_h)", compute, {T, width});
-  const ValueId da = b.scratch("d(shared_a)", compute, {T, F});
-
-  Piece& p = b.piece("shared");
-  const auto activate = [=](const Run& r) {
-    r.ops().matmul(r.stream(), {r[v.xn], r[w1.value], r[h], Transposed::no, Transposed::yes});
-    r.ops().activation(r.stream(), {act, r[h], r[a]});
-  };
-  const auto lower = [=](const Run& r) {
-    r.ops().matmul(r.stream(), {r[a], r[w2.value], r[raw], Transposed::no, Transposed::yes});
-    if (weighted) r.ops().matmul(r.stream(), {r[v.xn], r[wg.value], r[logit], Transposed::no, Transposed::yes});
-  };
-  const auto gate = [=](const Run& r) { r.ops().sigmoid_gate(r.stream(), {r[raw], r[logit], r[out]}); };
-  p.forward = {{{v.xn}, {w1.value}, {w2.value}, {h, Access::write}, {a, Access::write}, {out, Access::write}},
-               [=](const Run& r) {
-                 activate(r);
-                 lower(r);
-                 if (weighted) gate(r);
-               }};
-  using enum RecomputeModule;
-  const RecomputeModules own = set_of({shared_experts, moe});
-  p.parts = {{"up", own, {{{v.xn}, {w1.value}, {h, Access::write}, {a, Access::write}}, activate}}};
-  if (weighted) {
-    p.parts.push_back(
-        {"down", own, {{{v.xn}, {a}, {w2.value}, {wg.value}, {raw, Access::write}, {logit, Access::write}}, lower}});
-    p.parts.push_back({"gate", 0, {{{raw}, {logit}, {out, Access::write}}, gate}});
-  } else {
-    p.parts.push_back({"down", 0, {{{a}, {w2.value}, {out, Access::write}}, lower}});
-  }
-  p.backward = {
-      {{dy}, {h}, {w1.value}, {w2.value}, {da, Access::write}, {dh, Access::write}, {v.dxn_shared, Access::write}},
-      [=](const Run& r) {
-        if (weighted) r.ops().sigmoid_gate_backward(r.stream(), {r[raw], r[logit], r[dy], r[draw], r[dlogit]});
-        r.ops().matmul(r.stream(), {r[draw], r[w2.value], r[da]});
-        r.ops().activation_backward(r.stream(), {act, r[h], {}, r[da], r[dh]});
-        r.ops().matmul(r.stream(), {r[dh], r[w1.value], r[v.dxn_shared]});
-        if (!weighted) return;
-        r.ops().matmul(r.stream(),
-                       {r[dlogit], r[wg.value], r[v.dxn_shared], Transposed::no, Transposed::no, Store::add});
-      }};
-  p.weight_gradient = {
-      {{draw}, {a}, {dh}, {v.xn}, {w2.gradient, Access::add}, {w1.gradient, Access::add}}, [=](const Run& r) {
-        const auto gradient = [&](ValueId d, ValueId in, ParameterValues w) {
-          r.ops().matmul(r.stream(),
-                         {r[d], r[in], r[w.gradient], Transposed::yes, Transposed::no, r.store(w.gradient)});
-        };
-        gradient(draw, a, w2);
-        gradient(dh, v.xn, w1);
-        if (weighted) gradient(dlogit, v.xn, wg);
-      }};
-  if (weighted) {
-    for (const ValueUse& use : {ValueUse{wg.value}, ValueUse{logit, Access::write}, ValueUse{raw, Access::write}})
-      p.forward.uses.push_back(use);
-    for (const ValueUse& use : {ValueUse{wg.value}, ValueUse{logit}, ValueUse{raw}, ValueUse{dlogit, Access::write},
-                                ValueUse{draw, Access::write}})
-      p.backward.uses.push_back(use);
-    p.weight_gradient.uses.insert(p.weight_gradient.uses.end(), {{dlogit}, {wg.gradient, Access::add}});
-  }
-  return out;
 }
 
 }  // namespace weft

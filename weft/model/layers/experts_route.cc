@@ -15,7 +15,7 @@ std::int64_t row_bound(std::int64_t slots, std::int64_t experts, std::int64_t al
 
 // Logits [T, E] that spread tokens evenly over experts: standard normal numbers, a function of the layer and the
 // token's position in its micro-batch. So they are the same in every micro-batch and step, on every layout and device.
-ValueId forced_logits(ModuleBuilder& b, const std::string& layer, std::int64_t experts) {
+ValueId forced_logits(ModuleBuilder& b, const std::string& layer, std::int64_t experts) {  // [all tokens, E]
   const std::string name = layer + ".forced_logits";
   const std::int64_t count = b.tokens() * experts;
   return b.constant(name, {b.tokens(), experts}, [count, key = random_key(0, name)](double* out) {
@@ -25,15 +25,20 @@ ValueId forced_logits(ModuleBuilder& b, const std::string& layer, std::int64_t e
 
 }  // namespace
 
-void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy, Routing& v) {
-  const std::int64_t T = b.tokens(), H = b.config().hidden, E = spec.experts, k = spec.router.k;
+void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dx_here, ValueId dy, Routing& v) {
+  const RoutedTokens tokens = routed_tokens(b);
+  const Range in_batch = b.tensor_ranks().part_of(b.tokens());
+  const std::int64_t T = tokens.rows.count, H = b.config().hidden, E = spec.experts, k = spec.router.k;
   const std::int64_t W = row_width(b, spec);
   const bool latent = spec.latent > 0;
   const DType compute = b.compute(), acc = b.accumulate();
   const double eps = b.config().norm_epsilon;
   const bool zero_centred = b.config().zero_centred_norms, shared = spec.shared_ffn > 0;
   // Rows that are exchanged are not padded.
-  const bool travels = b.options().layout.divides(b.options().layout.expert_ranks());
+  const Layout& layout = b.options().layout;
+  const bool travels = layout.divides(layout.expert_parts());
+  const std::int64_t copies = v.copies = layout.size_of(layout.expert_tensor_ranks());
+  const std::int64_t here = layout.experts_here(E).count, kc = k * copies, Ec = E * copies;
   const std::int64_t alignment = travels ? 1 : b.options().row_alignment;
   const RouterSpec router = spec.router;
 
@@ -69,11 +74,12 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
   const RouterBalance balance(b, spec, scores, used_logits, indices, weights, choice_bias);
   const ValueId kept = balance.kept();
   const std::int64_t capacity = balance.rows_per_expert();
-  v.R = capacity > 0 ? E * align(capacity, alignment) : row_bound(T * k, E, alignment);
-  v.counts = b.activation("counts", DType::i32, {E});
+  const ValueId slots = copies > 1 ? b.scratch("choices_of_parts", DType::i32, {T, kc}) : kept;
+  v.R = capacity > 0 ? Ec * align(capacity, alignment) : row_bound(T * kc, Ec, alignment);
+  v.counts = b.activation("counts", DType::i32, {Ec});
   // Where rows are exchanged, experts have their own offsets.
-  v.offsets = travels ? b.scratch("offsets", DType::i32, {E + 1}) : b.activation("offsets", DType::i32, {E + 1});
-  v.row_of_slot = b.activation("row_of_slot", DType::i32, {T, k});
+  v.offsets = travels ? b.scratch("offsets", DType::i32, {Ec + 1}) : b.activation("offsets", DType::i32, {Ec + 1});
+  v.row_of_slot = b.activation("row_of_slot", DType::i32, {T, kc});
   v.slot_of_row = b.activation("slot_of_row", DType::i32, {v.R});
   v.in_use = b.activation("rows_in_use", DType::i32, {1});
   v.rows = b.activation("rows", compute, {v.R, W});
@@ -86,7 +92,7 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
   const ValueId dweights = b.scratch("d(weights)", acc, {T, k});
   const ValueId dlogits = b.activation("d(logits)", acc, {T, E});
   const ValueId dxn = b.scratch("d(xn)", compute, {T, H});
-  const ValueId dx = b.gradient_of(x);
+  const ValueId dx = dx_here.valid() ? dx_here : b.gradient_of(x);
 
   Piece& p = b.piece("route");
   p.forward.uses = {{x}, {norm.value}, {w.value}};
@@ -94,6 +100,7 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
                       v.slot_of_row, v.in_use, v.rows, v.row_weights})
     p.forward.uses.push_back({out, Access::write});
   if (latent) p.forward.uses.insert(p.forward.uses.end(), {{down.value}, {lowered, Access::write}});
+  if (copies > 1) p.forward.uses.push_back({slots, Access::write});
   if (biased) p.forward.uses.push_back({bias.value});
   if (forced.valid()) p.forward.uses.push_back({forced});
   if (choice_bias.valid()) p.forward.uses.push_back({choice_bias});
@@ -101,23 +108,25 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
   balance.add_forward(p.forward);
   balance.add_evaluation(p.evaluate);
   const auto normalise = [=](const Run& r) {
-    r.ops().rms_norm(r.stream(), {r[x], r[norm.value], r[v.xn], r[inverse], 1, eps, zero_centred});
+    r.ops().rms_norm(r.stream(), {tokens.of(r[x]), r[norm.value], r[v.xn], r[inverse], 1, eps, zero_centred});
   };
   const auto route = [=](const Run& r, bool trains) {
     Matmul product{r[v.xn], r[w.value], r[logits], Transposed::no, Transposed::yes};
     if (biased) product.bias = r[bias.value];
     r.ops().matmul(r.stream(), product);
     const Tensor correction = choice_bias.valid() ? r[choice_bias] : Tensor{};
-    r.ops().router(r.stream(), {router, r[used_logits], correction, r[scores], r[weights], r[indices]});
+    const Tensor chosen_by = forced.valid() ? r[forced].slice_rows(in_batch.first, T) : r[logits];
+    r.ops().router(r.stream(), {router, chosen_by, correction, r[scores], r[weights], r[indices]});
     balance.drop(r);
     if (trains) balance.count(r);
-    r.ops().route_rows(r.stream(), {r[kept], r[v.counts], r[v.offsets], r[v.row_of_slot], r[v.slot_of_row], r[v.in_use],
-                                    alignment, capacity});
+    if (copies > 1) r.ops().copy_choices(r.stream(), {r[kept], r[slots], here, copies});
+    r.ops().route_rows(r.stream(), {r[slots], r[v.counts], r[v.offsets], r[v.row_of_slot], r[v.slot_of_row],
+                                    r[v.in_use], alignment, capacity});
     if (latent) r.ops().matmul(r.stream(), {r[v.xn], r[down.value], r[lowered], Transposed::no, Transposed::yes});
+    r.ops().gather_rows(
+        r.stream(), {latent ? r[lowered] : r[v.xn], r[v.slot_of_row], r[v.rows], r[v.in_use], kc, r[v.row_of_slot]});
     r.ops().gather_rows(r.stream(),
-                        {latent ? r[lowered] : r[v.xn], r[v.slot_of_row], r[v.rows], r[v.in_use], k, r[v.row_of_slot]});
-    r.ops().gather_rows(r.stream(),
-                        {r[weights].reshape({T * k, 1}), r[v.slot_of_row], r[v.row_weights], r[v.in_use], 1});
+                        {r[weights].reshape({T * k, 1}), r[v.slot_of_row], r[v.row_weights], r[v.in_use], copies});
   };
   p.forward.run = [=](const Run& r) {
     normalise(r);
@@ -155,23 +164,26 @@ void add_route(ModuleBuilder& b, const ExpertsSpec& spec, ValueId x, ValueId dy,
   if (shared) p.backward.uses.push_back({v.dxn_shared});
   balance.add_backward(p.backward);
   p.backward.run = [=](const Run& r) {
-    const Tensor slots = r[v.row_of_slot];
+    const Tensor row_of_slot = r[v.row_of_slot];
     const Tensor extra = shared ? r[v.dxn_shared] : Tensor{};
     if (latent) {
-      r.ops().sum_rows(r.stream(), {r[v.drows], slots, r[dlowered]});
+      r.ops().sum_rows(r.stream(), {r[v.drows], row_of_slot, r[dlowered]});
       Matmul raise{r[dlowered], r[down.value], r[dxn]};
       raise.residual = extra;
       r.ops().matmul(r.stream(), raise);
     } else {
-      r.ops().sum_rows(r.stream(), {r[v.drows], slots, r[dxn], {}, extra});
+      r.ops().sum_rows(r.stream(), {r[v.drows], row_of_slot, r[dxn], {}, extra});
     }
-    r.ops().gather_rows(r.stream(),
-                        {r[v.drow_weights], slots.reshape({T * k}), r[dweights].reshape({T * k, 1}), {}, 1});
+    const Tensor each = r[dweights].reshape({T * k, 1});
+    if (copies > 1)
+      r.ops().sum_rows(r.stream(), {r[v.drow_weights], row_of_slot.reshape({T * k, copies}), each});
+    else
+      r.ops().gather_rows(r.stream(), {r[v.drow_weights], row_of_slot.reshape({T * k}), each, {}, 1});
     r.ops().router_backward(r.stream(), {router, r[scores], r[weights], r[indices], r[dweights], r[dlogits]});
     balance.add_gradients(r, dlogits);
     r.ops().matmul(r.stream(), {r[dlogits], r[w.value], r[dxn], Transposed::no, Transposed::no, Store::add});
-    r.ops().rms_norm_backward(r.stream(), {r[x], r[norm.value], r[inverse], r[dxn], r[dx], r[dy], r[norm.gradient], 1,
-                                           zero_centred, r.store(norm.gradient)});
+    r.ops().rms_norm_backward(r.stream(), {tokens.of(r[x]), r[norm.value], r[inverse], r[dxn], r[dx], tokens.of(r[dy]),
+                                           r[norm.gradient], 1, zero_centred, r.store(norm.gradient)});
   };
 
   p.weight_gradient = {{{dlogits}, {v.xn}, {w.gradient, Access::add}}, [=](const Run& r) {

@@ -9,6 +9,7 @@
 
 #include "weft/device/operations.h"
 #include "weft/model/layers/layers.h"
+#include "weft/model/layers/split_vocabulary.h"
 #include "weft/model/layers/uses.h"
 #include "weft/model/layers/weighted.h"
 
@@ -104,25 +105,29 @@ void evaluate(const Run& r, const Head& v) {
 }  // namespace
 
 ValueId add_final_norm(ModuleBuilder& b, ValueId x, int depth) {
-  const std::int64_t T = b.tokens(), H = b.config().hidden;
+  const std::int64_t T = b.stream_tokens(), H = b.config().hidden;
   b.enter(depth, -1, depth == 0 ? "final_norm" : fmt::format("mtp{}.final_norm", depth));
   if (depth == 0) b.next_unit();  // that of an MTP depth belongs to the unit of its last layer
   const Norm norm = add_norm(b, "weight", Role::final_norm, H);
   const ValueId y = b.activation("y", b.compute(), {T, H});
   const ValueId inverse = b.activation("inverse", b.accumulate(), {T});
   const ValueId dx = b.gradient_of(x), dy = b.gradient_of(y);
+  const Range counted = b.counted_tokens();
+  const ValueId unused = counted.count < T ? b.scratch("uncounted", b.accumulate(), {H}) : ValueId{};
 
   Piece& p = b.piece("norm");
   p.place.section = Section::final_norm;
   p.forward = {{{x}, {norm.value}, {y, Access::write}, {inverse, Access::write}},
                [=](const Run& r) { norm.forward(r, r[x], r[y], inverse); }};
   p.backward = {{{dy}, {x}, {inverse}, {norm.value}, {dx, Access::write}, {norm.gradient, Access::add}},
-                [=](const Run& r) { norm.backward(r, r[x], inverse, r[dy], r[dx]); }};
+                [=](const Run& r) { norm.backward(r, r[x], inverse, r[dy], r[dx], {}, counted, unused); }};
+  if (unused.valid()) p.backward.uses.push_back({unused, Access::write});
   return y;
 }
 
 void add_head(ModuleBuilder& b, ValueId x, ParameterValues w, int depth) {
   b.enter(depth, -1, depth == 0 ? "head" : fmt::format("mtp{}.head", depth));
+  if (b.tensor_ranks().divide()) return add_split_head(b, x, w, depth);
   Head v = described(b, x, w, depth);
   add_values(b, v);
 

@@ -15,7 +15,7 @@ namespace weft {
 namespace {
 
 struct KeyChooser {
-  ValueId xn, q_latent, boundaries;
+  ValueId xn, xn_of_weights, q_latent, boundaries;
   RotaryTables rope;
   std::int64_t n = 0, d = 0, length = 0;
   double scale = 0, epsilon = 0, factor = 0;  // of the scores, the norm, the loss
@@ -130,22 +130,23 @@ PieceCode backward(const KeyChooser& v, std::function<Attention(const Run&)> att
 
 PieceCode weight_gradient(const KeyChooser& v) {
   PieceCode w;
-  reads(w, {v.dq, v.q_latent, v.dkw, v.xn});
+  reads(w, {v.dq, v.q_latent, v.dkw, v.xn_of_weights});
   adds_to(w, {v.w_q.gradient, v.w_kw.gradient});
   w.run = [v](const Run& r) {
     v.w_q.weight_gradient(r, v.dq, v.q_latent);
-    v.w_kw.weight_gradient(r, v.dkw, v.xn);
+    v.w_kw.weight_gradient(r, v.dkw, v.xn_of_weights);
   };
   return w;
 }
 
 }  // namespace
 
-IndexerParts add_indexer(ModuleBuilder& b, const IndexerSpec& spec, ValueId xn, ValueId q_latent,
+IndexerParts add_indexer(ModuleBuilder& b, const IndexerSpec& spec, IndexerInput xn, ValueId q_latent,
                          const RotaryTables& rope, std::function<Attention(const Run&)> attention) {
   const std::int64_t K = std::min(spec.topk, b.options().length);
   KeyChooser v;
-  v.xn = xn;
+  v.xn = xn.forward;
+  v.xn_of_weights = xn.weights;
   v.q_latent = q_latent;
   v.boundaries = b.module().boundaries;
   v.rope = rope;

@@ -12,9 +12,12 @@ struct IndexerParts {
   ValueId keys;  // i32 [T, K], K = min(topk, length)
   PieceCode forward, backward, weight_gradient;
 };
-// xn [T, H]: the layer's input after its norm; q_latent [T, rank]: the queries' latent after its norm; rope: the tables
+// xn [T, H]: the layer's input after its norm, for the forward pass and for weight gradients; q_latent [T, rank]: the queries' latent after its norm; rope: the tables
 // of the layer's rotary part; attention: what the layer computes over the keys.
-IndexerParts add_indexer(ModuleBuilder& b, const IndexerSpec& spec, ValueId xn, ValueId q_latent,
+struct IndexerInput {
+  ValueId forward, weights;
+};
+IndexerParts add_indexer(ModuleBuilder& b, const IndexerSpec& spec, IndexerInput xn, ValueId q_latent,
                          const RotaryTables& rope, std::function<Attention(const Run&)> attention);
 
 }  // namespace weft

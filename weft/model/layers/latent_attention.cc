@@ -5,7 +5,8 @@
 //   q = W_q norm(a)                   per head [still | turning]; without q_rank, W_down computes q itself
 //   [n | v] = W_kv norm(c)            n: the heads' own parts of the keys
 //   k_h = [n_h | rope(s)]             the turning part is the same for all heads
-// T tokens, H hidden, h heads. Matrices that read the same rows are stored as one.
+// T tokens, H hidden, h heads. Matrices that read the same rows are stored as one. Tensor ranks divide the heads; all of them
+// compute the latents, from all tokens.
 #include <algorithm>
 #include <cmath>
 
@@ -50,7 +51,7 @@ struct LatentAttention : ResidualBlock {  // in: [a | c | s], mixed: the context
 
 LatentAttention described(const ModuleBuilder& b, const LatentAttentionSpec& spec, bool sparse) {
   LatentAttention v;
-  v.heads = spec.heads;
+  v.heads = b.tensor_ranks().share(spec.heads);
   v.q_rank = spec.q_rank;
   v.kv_rank = spec.kv_rank;
   v.still = spec.head_dim;
@@ -71,20 +72,27 @@ void add_parameters(ModuleBuilder& b, const LatentAttentionSpec& spec, LatentAtt
     if (spec.norm_epsilon > 0) norm.epsilon = spec.norm_epsilon;
     return norm;
   };
-  v.w_in = {b.parameter("down_weight", {v.down_width(), H},
-                        {b.part(v.low_rank() ? Role::q_down : Role::q, {v.first_width(), H}, b.matrix_init()),
-                         b.part(Role::kv_down, {v.kv_rank + v.turning, H}, b.matrix_init())})};
+  const std::int64_t all_q = spec.heads * (v.still + v.turning), down = v.kv_rank + v.turning;
+  const ParameterPart kv_down = b.part(Role::kv_down, {down, H}, b.matrix_init());
   if (v.low_rank()) {
+    v.w_in = {b.parameter("down_weight", {v.down_width(), H},
+                          {b.part(Role::q_down, {v.q_rank, H}, b.matrix_init()), kv_down})};
     v.q_norm = latent_norm("q_latent_norm_weight", Role::q_latent_norm, v.q_rank);
     v.w_q = {b.parameter("q_up_weight", {v.q_width(), v.q_rank},
-                         {b.part(Role::q_up, {v.q_width(), v.q_rank}, b.matrix_init())})};
+                         {b.tensor_part(Role::q_up, {all_q, v.q_rank}, 0, b.matrix_init())})};
+  } else if (v.tensor_ranks().divide()) {
+    v.w_in = {b.parameter("q_weight", {v.q_width(), H}, {b.tensor_part(Role::q, {all_q, H}, 0, b.matrix_init())})};
+    v.own_columns = v.q_width();
+    v.shared_inputs.push_back({{b.parameter("down_weight", {down, H}, {kv_down})}, {{0, down, v.q_width()}}});
+  } else {
+    v.w_in = {b.parameter("down_weight", {v.down_width(), H}, {b.part(Role::q, {all_q, H}, b.matrix_init()), kv_down})};
   }
   v.kv_norm = latent_norm("kv_latent_norm_weight", Role::kv_latent_norm, v.kv_rank);
   v.w_kv = {b.parameter("kv_up_weight", {v.kv_width(), v.kv_rank},
-                        {b.part(Role::k_up, {v.own_width(), v.kv_rank}, b.matrix_init()),
-                         b.part(Role::v_up, {v.value_width(), v.kv_rank}, b.matrix_init())})};
+                        {b.tensor_part(Role::k_up, {spec.heads * v.still, v.kv_rank}, 0, b.matrix_init()),
+                         b.tensor_part(Role::v_up, {spec.heads * v.value, v.kv_rank}, 0, b.matrix_init())})};
   v.w_out = {b.parameter("output_weight", {H, v.value_width()},
-                         {b.part(Role::output, {H, v.value_width()}, b.residual_init())})};
+                         {b.tensor_part(Role::output, {H, spec.heads * v.value}, 1, b.residual_init())})};
   v.rope = add_rotary_tables(b, spec.rope, v.turning);
 }
 
@@ -113,8 +121,8 @@ void add_values(ModuleBuilder& b, LatentAttention& v) {
   v.dmixed = b.scratch("d(context)", compute, {T, v.value_width()});
   v.lse = b.activation("lse", acc, {v.heads, T});
   v.delta = b.scratch("delta", acc, {v.heads, T});
-  v.y = b.activation("y", compute, {T, H});
-  v.dxn = b.scratch("d(xn)", compute, {T, H});
+  v.y = b.activation("y", compute, {b.stream_tokens(), H});
+  v.dxn = v.input_gradient(b);
   v.add_gradients(b);
 }
 
@@ -258,19 +266,18 @@ PieceCode backward(const LatentAttention& v) {
 }
 
 PieceCode weight_gradient(const LatentAttention& v) {
-  PieceCode w;
-  reads(w, {v.dy, v.mixed, v.dkv, v.c_norm, v.din, v.xn});
-  adds_to(w, {v.w_out.gradient, v.w_kv.gradient, v.w_in.gradient});
+  PieceCode w = v.weight_gradient();
+  reads(w, {v.dkv, v.c_norm});
+  adds_to(w, {v.w_kv.gradient});
   if (v.low_rank()) {
     reads(w, {v.dq, v.a_norm});
     adds_to(w, {v.w_q.gradient});
   }
   if (v.indexer.weight_gradient) add_uses(w, v.indexer.weight_gradient);
-  w.run = [v](const Run& r) {
-    v.w_out.weight_gradient(r, v.dy, v.mixed);
+  w.run = [v, products = std::move(w.run)](const Run& r) {
+    products(r);
     v.w_kv.weight_gradient(r, v.dkv, v.c_norm);
     if (v.low_rank()) v.w_q.weight_gradient(r, v.dq, v.a_norm);
-    v.w_in.weight_gradient(r, v.din, v.xn);
     if (v.indexer.weight_gradient) v.indexer.weight_gradient.run(r);
   };
   return w;
@@ -284,7 +291,8 @@ ValueId add_latent_attention(ModuleBuilder& b, const LatentAttentionSpec& spec, 
   add_parameters(b, spec, v);
   add_values(b, v);
   if (sparse)
-    v.indexer = add_indexer(b, spec.indexer, v.xn, v.a_norm, v.rope, [v](const Run& r) { return attention_of(r, v); });
+    v.indexer = add_indexer(b, spec.indexer, {v.xn_of_body(), v.xn_of_weights()}, v.a_norm, v.rope,
+                            [v](const Run& r) { return attention_of(r, v); });
   return v.add_piece(b, forward(v), backward(v), weight_gradient(v), parts(v));
 }
 

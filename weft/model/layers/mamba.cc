@@ -2,7 +2,7 @@
 // norm of the scan's output and z goes through W_out and is added to the residual stream.
 //
 // T tokens, H hidden, Di = heads * head_dim, N = groups * state. One state per chunk and head is kept for backward;
-// states within a chunk are recomputed.
+// states within a chunk are recomputed. Tensor ranks divide heads and groups: those of this rank.
 #include "weft/device/operations.h"
 #include "weft/model/layers/convolution.h"
 #include "weft/model/layers/layers.h"
@@ -14,7 +14,7 @@ namespace weft {
 namespace {
 
 struct Mamba : ResidualBlock {
-  MambaSpec spec;
+  MambaSpec spec;  // of this rank's heads and groups
   std::int64_t length = 0;
   ValueId conv, states, scanned, gate_inverse;
   ValueId dconv, dscanned, dstates, sums;
@@ -34,31 +34,33 @@ struct Mamba : ResidualBlock {
   Tensor C(const Tensor& xbc) const { return xbc.slice_columns(inner() + state_width(), state_width()); }
 };
 
-void add_parameters(ModuleBuilder& b, Mamba& v) {
+void add_parameters(ModuleBuilder& b, const MambaSpec& all, Mamba& v) {
   const MambaSpec& spec = v.spec;
-  const std::int64_t H = b.config().hidden, Di = v.inner(), N = v.state_width();
+  const std::int64_t H = b.config().hidden, Di = all.width(), N = all.groups * all.state;
   const Init taps = convolution_init(spec.taps);
-  const auto rows = [&](Role role, std::int64_t count) { return b.part(role, {count, H}, b.matrix_init()); };
+  const auto part = [&](Role role, const Shape& shape, Init init) { return b.tensor_part(role, shape, 0, init); };
+  const auto rows = [&](Role role, std::int64_t count) { return part(role, {count, H}, b.matrix_init()); };
   v.w_in = {b.parameter(
       "input_weight", {v.in_width(), H},
-      {rows(Role::z, Di), rows(Role::x, Di), rows(Role::B, N), rows(Role::C, N), rows(Role::dt, spec.heads)})};
+      {rows(Role::z, Di), rows(Role::x, Di), rows(Role::B, N), rows(Role::C, N), rows(Role::dt, all.heads)})};
   v.w_conv = {b.parameter("conv_weight", {spec.channels(), spec.taps},
-                          {b.part(Role::conv_x, {Di, spec.taps}, taps), b.part(Role::conv_B, {N, spec.taps}, taps),
-                           b.part(Role::conv_C, {N, spec.taps}, taps)})};
+                          {part(Role::conv_x, {Di, spec.taps}, taps), part(Role::conv_B, {N, spec.taps}, taps),
+                           part(Role::conv_C, {N, spec.taps}, taps)})};
   v.w_conv.length = v.length;
   v.w_conv.boundaries = b.module().boundaries;
   b.keep_gradient_precise(v.w_conv);
   if (spec.conv_bias)
-    v.w_conv.bias = b.parameter("conv_bias", {spec.channels()},
-                                {b.part(Role::conv_x_bias, {Di}, taps), b.part(Role::conv_B_bias, {N}, taps),
-                                 b.part(Role::conv_C_bias, {N}, taps)});
-  const Shape heads{spec.heads};
-  v.A_log = b.precise_parameter("A_log", heads, {b.part(Role::A_log, heads, {Init::Kind::log_uniform, 1, 16})});
-  v.dt_bias = b.precise_parameter("dt_bias", heads, {b.part(Role::dt_bias, heads, {Init::Kind::step_bias, 1e-3, 0.1})});
-  v.D = b.precise_parameter("D", heads, {b.part(Role::D, heads, {Init::Kind::constant, 1})});
+    v.w_conv.bias = b.parameter(
+        "conv_bias", {spec.channels()},
+        {part(Role::conv_x_bias, {Di}, taps), part(Role::conv_B_bias, {N}, taps), part(Role::conv_C_bias, {N}, taps)});
+  const Shape heads{all.heads}, here{spec.heads};
+  v.A_log = b.precise_parameter("A_log", here, {part(Role::A_log, heads, {Init::Kind::log_uniform, 1, 16})});
+  v.dt_bias = b.precise_parameter("dt_bias", here, {part(Role::dt_bias, heads, {Init::Kind::step_bias, 1e-3, 0.1})});
+  v.D = b.precise_parameter("D", here, {part(Role::D, heads, {Init::Kind::constant, 1})});
   // Never zero-centred: no published model does that.
-  v.gate_norm = b.parameter("gate_norm_weight", {Di}, {b.part(Role::mixer_norm, {Di}, {Init::Kind::constant, 1})});
-  v.w_out = {b.parameter("output_weight", {H, Di}, {b.part(Role::output, {H, Di}, b.residual_init())})};
+  v.gate_norm = b.parameter("gate_norm_weight", {v.inner()}, {part(Role::mixer_norm, {Di}, {Init::Kind::constant, 1})});
+  v.w_out = {
+      b.parameter("output_weight", {H, v.inner()}, {b.tensor_part(Role::output, {H, Di}, 1, b.residual_init())})};
 }
 
 void add_values(ModuleBuilder& b, Mamba& v) {
@@ -73,14 +75,14 @@ void add_values(ModuleBuilder& b, Mamba& v) {
   v.scanned = b.activation("scanned", compute, {T, Di});
   v.gate_inverse = b.activation("gate_inverse", acc, {T * v.norm_parts()});
   v.mixed = b.activation("gated", compute, {T, Di});
-  v.y = b.activation("y", compute, {T, H});
+  v.y = b.activation("y", compute, {b.stream_tokens(), H});
   v.din = b.activation("d(in)", compute, {T, v.in_width()});
   v.dmixed = b.scratch("d(gated)", compute, {T, Di});
   v.dscanned = b.scratch("d(scanned)", compute, {T, Di});
   v.dconv = b.scratch("d(conv)", compute, {T, spec.channels()});
   v.dstates = b.scratch("d(states)", acc, {chunks, Di * spec.state});
   v.sums = b.scratch("sums", acc, {chunks, 3 * spec.heads});
-  v.dxn = b.scratch("d(xn)", compute, {T, H});
+  v.dxn = v.input_gradient(b);
   v.add_gradients(b);
 }
 
@@ -177,9 +179,11 @@ PieceCode backward(const Mamba& v) {
 ValueId add_mamba(ModuleBuilder& b, const MambaSpec& spec, ValueId x) {
   Mamba v;
   v.spec = spec;
+  v.spec.heads = b.tensor_ranks().share(spec.heads);
+  v.spec.groups = b.tensor_ranks().share(spec.groups);
   v.length = b.options().length;
   v.add_norm_weight(b, x);
-  add_parameters(b, v);
+  add_parameters(b, spec, v);
   add_values(b, v);
   return v.add_piece(b, forward(v), backward(v), v.weight_gradient(), parts(v));
 }

@@ -17,12 +17,12 @@ void add_parameters(ModuleBuilder& b, const MlpSpec& spec, Mlp& v) {
   const Init zero{Init::Kind::constant, 0};
   std::vector<ParameterPart> parts, bias_parts;
   for (Role role : spec.activation.gated() ? std::vector{Role::gate, Role::up} : std::vector{Role::up}) {
-    parts.push_back(b.part(role, {F, H}, b.matrix_init()));
-    bias_parts.push_back(b.part(role == Role::gate ? Role::gate_bias : Role::up_bias, {F}, zero));
+    parts.push_back(b.tensor_part(role, {F, H}, 0, b.matrix_init()));
+    bias_parts.push_back(b.tensor_part(role == Role::gate ? Role::gate_bias : Role::up_bias, {F}, 0, zero));
   }
-  const auto width = static_cast<std::int64_t>(parts.size()) * F;
+  const std::int64_t here = b.tensor_ranks().share(F), width = static_cast<std::int64_t>(parts.size()) * here;
   v.w_in = {b.parameter("up_weight", {width, H}, parts)};
-  v.w_out = {b.parameter("down_weight", {H, F}, {b.part(Role::down, {H, F}, b.residual_init())})};
+  v.w_out = {b.parameter("down_weight", {H, here}, {b.tensor_part(Role::down, {H, F}, 1, b.residual_init())})};
   if (spec.bias) {
     v.w_in.bias = b.parameter("up_bias", {width}, bias_parts);
     v.w_out.bias = b.parameter("down_bias", {H}, {b.part(Role::down_bias, {H}, zero)});
@@ -30,16 +30,16 @@ void add_parameters(ModuleBuilder& b, const MlpSpec& spec, Mlp& v) {
 }
 
 void add_values(ModuleBuilder& b, const MlpSpec& spec, Mlp& v) {
-  const std::int64_t T = b.tokens(), H = b.config().hidden, F = spec.ffn;
+  const std::int64_t T = b.tokens(), H = b.config().hidden, F = b.tensor_ranks().share(spec.ffn);
   const std::int64_t width = spec.activation.gated() ? 2 * F : F;
   const DType compute = b.compute();
   v.add_norm_values(b);
   v.in = b.activation("h", compute, {T, width});
   v.mixed = b.activation("a", compute, {T, F});
-  v.y = b.activation("y", compute, {T, H});
+  v.y = b.activation("y", compute, {b.stream_tokens(), H});
   v.din = b.activation("d(h)", compute, {T, width});
   v.dmixed = b.scratch("d(a)", compute, {T, F});
-  v.dxn = b.scratch("d(xn)", compute, {T, H});
+  v.dxn = v.input_gradient(b);
   v.add_gradients(b);
 }
 
@@ -70,18 +70,6 @@ PieceCode backward(const Mlp& v) {
   return g;
 }
 
-PieceCode weight_gradient(const Mlp& v) {
-  PieceCode w = v.weight_gradient();
-  if (!v.w_in.has_bias()) return w;
-  adds_to(w, {v.w_in.bias.gradient, v.w_out.bias.gradient});
-  w.run = [v, products = std::move(w.run)](const Run& r) {
-    products(r);
-    v.w_out.bias_gradient(r, v.dy);
-    v.w_in.bias_gradient(r, v.din);
-  };
-  return w;
-}
-
 }  // namespace
 
 ValueId add_mlp(ModuleBuilder& b, const MlpSpec& spec, ValueId x) {
@@ -90,7 +78,7 @@ ValueId add_mlp(ModuleBuilder& b, const MlpSpec& spec, ValueId x) {
   v.add_norm_weight(b, x);
   add_parameters(b, spec, v);
   add_values(b, spec, v);
-  return v.add_piece(b, forward(v), backward(v), weight_gradient(v), parts(v));
+  return v.add_piece(b, forward(v), backward(v), v.weight_gradient(), parts(v));
 }
 
 }  // namespace weft

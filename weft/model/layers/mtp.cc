@@ -7,6 +7,7 @@
 
 #include "weft/device/operations.h"
 #include "weft/model/layers/layers.h"
+#include "weft/model/layers/split_vocabulary.h"
 #include "weft/model/layers/uses.h"
 #include "weft/model/layers/weighted.h"
 
@@ -102,6 +103,7 @@ PieceCode weight_gradient(const MtpInput& v) {
 ValueId add_mtp_input(ModuleBuilder& b, int depth, ValueId h, ParameterValues embedding) {
   b.enter(depth, -1, fmt::format("mtp{}.input", depth));
   b.next_unit();
+  if (b.tensor_ranks().divide()) return add_split_mtp_input(b, depth, h, embedding);
   MtpInput v;
   v.depth = depth;
   v.H = b.config().hidden;

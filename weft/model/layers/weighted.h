@@ -25,6 +25,10 @@ struct Norm : ParameterValues {
   // Adds to the weight's gradient. dx includes the residual's gradient where one is given.
   void backward(const Run& r, const Tensor& x, ValueId inverse, const Tensor& dy, const Tensor& dx,
                 const Tensor& residual = {}) const;
+  // Adds only what `counted` rows contribute to the weight's gradient; what the others do goes to `unused`, scratch like
+  // the gradient. Where all rows are counted it may be invalid.
+  void backward(const Run& r, const Tensor& x, ValueId inverse, const Tensor& dy, const Tensor& dx,
+                const Tensor& residual, Range counted, ValueId unused) const;
 };
 
 // With the model's epsilon.

@@ -43,6 +43,7 @@ std::string difference(const Plan& p, const Call& x, const Plan& q, const Call& 
   if (a.kind == CollectiveKind::all_reduce || a.kind == CollectiveKind::broadcast) {
     if (!alike(sent, received)) return fmt::format("{} meets {}", describe(p, a.send), describe(q, b.receive));
     if (a.first_row != b.first_row) return fmt::format("sums begin at rows {} and {}", a.first_row, b.first_row);
+    if (a.end_row != b.end_row) return fmt::format("sums end before rows {} and {}", a.end_row, b.end_row);
     if (a.peer != b.peer) return fmt::format("the roots are {} and {}", a.peer, b.peer);
     return {};
   }

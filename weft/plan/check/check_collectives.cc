@@ -119,6 +119,7 @@ class CollectiveCheck {
         break;
       case CollectiveKind::all_reduce:
         check_all_reduce(c);
+        check_further_sums(node, c);
         break;
       case CollectiveKind::all_gather:
         check_parts(c, c.send, c.receive);
@@ -147,13 +148,30 @@ class CollectiveCheck {
     if (!(send.shape == receive.shape)) fault(c, fmt::format("{} has a different shape", plan_.name_of(c.receive)));
     if (c.first_row < 0 || (c.first_row > 0 && c.first_row >= send.shape[0]))
       fault(c, fmt::format("begins at row {} of {}", c.first_row, to_text(send.shape)));
+    if (c.end_row < 0 || (c.end_row > 0 && (c.end_row <= c.first_row || c.end_row >= send.shape[0])))
+      fault(c, fmt::format("ends before row {} of {}", c.end_row, to_text(send.shape)));
     check_sum(c, receive);
+  }
+
+  // Where rows are summed over several groups, one node has all these sums.
+  void check_further_sums(const Node& node, const NodeCollective& c) {
+    const auto all = plan_.collectives_of(node);
+    for (const ValueInfo::RowSum& sum : plan_.value_of(c.receive).further_sums)
+      if (std::none_of(all.begin(), all.end(), [&](const NodeCollective& other) {
+            return other.receive == c.receive && other.group == sum.over && other.first_row == sum.first;
+          }))
+        fault(c, fmt::format("rows from {} on are not summed over '{}'", sum.first, plan_.name_of(sum.over)));
   }
 
   // The group and the rows that are summed must be those that the value declares.
   void check_sum(const NodeCollective& c, const ValueInfo& receive) {
+    const auto& further = receive.further_sums;
     if (!receive.summed_over.valid()) {
       fault(c, fmt::format("each rank has its own {}", plan_.name_of(c.receive)));
+    } else if (std::any_of(further.begin(), further.end(), [&](const ValueInfo::RowSum& sum) {
+                 return sum.over == c.group && sum.first == c.first_row;
+               })) {
+      return;
     } else if (c.group != receive.summed_over || c.first_row != receive.first_summed_row) {
       fault(c, fmt::format("runs over '{}' from row {}, but {} is summed over '{}' from row {}", plan_.name_of(c.group),
                            c.first_row, plan_.name_of(c.receive), plan_.name_of(receive.summed_over),

@@ -44,6 +44,8 @@ void check_final_norms(const Plan& plan, FaultList& faults) {
       faults.add({node_id(i), norm},
                  fmt::format("a layer of {} runs after the final norm",
                              piece.depth == 0 ? "the main part" : fmt::format("MTP depth {}", piece.depth)));
+    if (piece.section == Section::head_part && !norm.valid())
+      faults.add({node_id(i)}, "a part of the head runs before the final norm");
     if (piece.section != Section::head) continue;
     if (!norm.valid()) {
       faults.add({node_id(i)}, "the head runs before the final norm");

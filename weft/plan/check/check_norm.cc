@@ -25,7 +25,7 @@ class NormGroups {
       for (const NodeCollective& made : plan_.collectives_of(plan_.nodes[i])) {
         if (made.kind == CollectiveKind::reduce_scatter) same_[made.receive.index()] = {};
         if (made.kind == CollectiveKind::all_reduce)
-          sums_[made.receive.index()].push_back({made.group, made.first_row, node_id(i)});
+          sums_[made.receive.index()].push_back({made.group, made.first_row, made.end_row, node_id(i)});
       }
     for (const ValueInfo& whole : plan_.values)
       if (whole.storage == StorageClass::gathered) divided_[whole.tensor].push_back(whole.exchanged_over);
@@ -42,7 +42,7 @@ class NormGroups {
  private:
   struct Sum {  // of squares, over ranks
     GroupId over;
-    std::int64_t first_row = 0;
+    std::int64_t first_row = 0, end_row = 0;  // end 0: after the last
     NodeId node;
   };
 
@@ -69,7 +69,9 @@ class NormGroups {
   void check(NodeId norm, BufferId gradient, BufferId squares) {
     const ValueInfo& value = plan_.value_of(gradient);
     std::vector<Sum> sums = sums_[squares.index()];
-    std::erase_if(sums, [&](const Sum& sum) { return sum.first_row > value.norm_row; });
+    std::erase_if(sums, [&](const Sum& sum) {
+      return sum.first_row > value.norm_row || (sum.end_row > 0 && sum.end_row <= value.norm_row);
+    });
     const GroupId same = same_[gradient.index()];
     for (const Sum& sum : sums)
       if (overlap(sum.over, same).others)

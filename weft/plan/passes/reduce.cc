@@ -42,6 +42,12 @@ class Reductions {
       c.first_row = info.first_summed_row;
       used.push_back({c.receive, Access::write});
       communication.push_back(c);
+      for (const ValueInfo::RowSum& sum : info.further_sums) {
+        communication.back().end_row = sum.first;
+        c.group = sum.over;
+        c.first_row = sum.first;
+        communication.push_back(c);
+      }
     }
     made_.push_back(
         plan_.make_node(NodeKind::communicate, Phase::reduce, Lane::reduce, place, -1, used, communication));
@@ -89,11 +95,13 @@ class Reductions {
     used.push_back({sum, Access::write});
     made_.push_back(plan_.make_node(NodeKind::sum_of_squares, Phase::update, Lane::compute,
                                     plan_.add_place(0, "step", "norm"), -1, used));
-    for (std::size_t row = 1; row < rows.groups.size(); ++row) {
-      plan_.values[squares.index()].summed_over = rows.groups[row];
-      plan_.values[squares.index()].first_summed_row = static_cast<std::int64_t>(row);
-      sum_over_ranks(plan_.add_place(0, "step", "squares"), {squares});
-    }
+    if (rows.groups.size() == 1) return;
+    ValueInfo& info = plan_.values[squares.index()];
+    info.summed_over = rows.groups[1];
+    info.first_summed_row = 1;
+    for (std::size_t row = 2; row < rows.groups.size(); ++row)
+      info.further_sums.push_back({rows.groups[row], static_cast<std::int64_t>(row)});
+    sum_over_ranks(plan_.add_place(0, "step", "squares"), {squares});
   }
 
   const Module& module_;

@@ -41,10 +41,8 @@ ParameterCount count_parameters(const Module& module, std::int64_t experts, std:
   ParameterCount count;
   bool tied = true;
   for (const ParameterTensor& tensor : module.parameters) tied &= tensor.role != Role::head;
-  for (std::size_t i = 0; i < module.parameters.size(); ++i) {
-    const ParameterTensor& tensor = module.parameters[i];
-    const Shape& whole = module.whole(TensorId(static_cast<std::int64_t>(i))).shape;
-    const std::int64_t elements = whole.elements() * (tensor.expert ? expert_ranks : 1);
+  for (const ParameterTensor& tensor : module.parameters) {
+    const std::int64_t elements = tensor.parameters * (tensor.expert ? expert_ranks : 1);
     count.all += elements;
     if (tensor.role == Role::embedding && !tied) continue;  // a lookup
     count.active += tensor.expert ? elements / experts * chosen : elements;

@@ -6,6 +6,7 @@
 #include "weft/plan/passes/delay_weight_gradients.h"
 #include "weft/plan/passes/expand.h"
 #include "weft/plan/passes/overlap_dispatch_backward.h"
+#include "weft/plan/passes/overlap_tensor.h"
 #include "weft/plan/passes/overlap_updates.h"
 #include "weft/plan/passes/recompute.h"
 #include "weft/plan/passes/reduce.h"
@@ -32,6 +33,8 @@ Plan build_plan(const Module& module, const PlanOptions& options) {
   if (options.kind != PlanKind::evaluate && options.weave) {
     plan = weave(plan, options.early_attention_backward);
     if (complete) require_valid(plan, "weave");
+    plan = overlap_tensor(plan);
+    if (complete) require_valid(plan, "overlap_tensor");
   } else if (options.kind != PlanKind::evaluate && options.overlap_dispatch_backward) {
     plan = overlap_dispatch_backward(plan);
     if (complete) require_valid(plan, "overlap_dispatch_backward");

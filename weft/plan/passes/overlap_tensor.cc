@@ -1,0 +1,82 @@
+#include "weft/plan/passes/overlap_tensor.h"
+
+#include <algorithm>
+
+namespace weft {
+
+namespace {
+
+constexpr std::size_t most_passed = 96;  // nodes that a node passes: about a unit of each direction
+
+class Overlapping {
+ public:
+  explicit Overlapping(const Plan& plan) : plan_(plan), nodes_(plan.nodes) {}
+
+  Plan run() {
+    for (std::size_t i = 1; i < nodes_.size(); ++i)
+      if (waits(i))
+        if (const std::size_t found = find(i); found < nodes_.size())
+          std::rotate(nodes_.begin() + static_cast<std::ptrdiff_t>(i),
+                      nodes_.begin() + static_cast<std::ptrdiff_t>(found),
+                      nodes_.begin() + static_cast<std::ptrdiff_t>(found) + 1);
+    Plan ordered = plan_;
+    ordered.nodes = std::move(nodes_);
+    return ordered;
+  }
+
+ private:
+  // Whether node i computes with what a transfer of the tensor lane brings, and no computation is between the two.
+  bool waits(std::size_t i) const {
+    if (nodes_[i].lane != Lane::compute || nodes_[i].micro_batch < 0) return false;
+    for (std::size_t t = i; t-- > 0 && nodes_[t].lane != Lane::compute;)
+      if (nodes_[t].lane == Lane::tensor && depend(nodes_[t], nodes_[i])) return true;
+    return false;
+  }
+
+  // Whether their order matters.
+  bool depend(const Node& a, const Node& b) const {
+    for (const BufferUse& x : plan_.uses_of(a))
+      for (const BufferUse& y : plan_.uses_of(b))
+        if (x.buffer == y.buffer && (x.access != Access::read || y.access != Access::read)) return true;
+    return false;
+  }
+
+  bool other_pass(const Node& a, const Node& b) const {
+    return a.micro_batch != b.micro_batch || b.phase == Phase::weight_gradient;
+  }
+
+  // The first node after `at` that may go before it, and that does not wait for a transfer itself.
+  std::size_t find(std::size_t at) const {
+    // The transfers that run by then, and the computation before them.
+    std::size_t begun = at;
+    while (begun > 0 && nodes_[begun - 1].lane != Lane::compute) --begun;
+    const std::size_t end = std::min(nodes_.size(), at + 1 + most_passed);
+    for (std::size_t i = at + 1; i < end && nodes_[i].micro_batch >= 0; ++i) {
+      const Node& node = nodes_[i];
+      if (node.lane != Lane::compute || node.kind != NodeKind::compute || !other_pass(nodes_[at], node)) continue;
+      if (waits_for_rows(at, node)) continue;
+      const auto independent = [&](const Node& passed) { return !depend(passed, node); };
+      if (std::all_of(nodes_.begin() + static_cast<std::ptrdiff_t>(begun),
+                      nodes_.begin() + static_cast<std::ptrdiff_t>(i), independent))
+        return i;
+    }
+    return nodes_.size();
+  }
+
+  // Whether it needs rows of tokens that may still travel: what hides that exchange must stay before it.
+  bool waits_for_rows(std::size_t at, const Node& node) const {
+    const std::size_t first = at > most_passed ? at - most_passed : 0;
+    return std::any_of(nodes_.begin() + static_cast<std::ptrdiff_t>(first),
+                       nodes_.begin() + static_cast<std::ptrdiff_t>(at),
+                       [&](const Node& earlier) { return earlier.lane == Lane::exchange && depend(earlier, node); });
+  }
+
+  const Plan& plan_;
+  std::vector<Node> nodes_;
+};
+
+}  // namespace
+
+Plan overlap_tensor(const Plan& plan) { return Overlapping(plan).run(); }
+
+}  // namespace weft

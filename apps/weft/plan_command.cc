@@ -103,7 +103,7 @@ bool parse(const char* program, const char* summary, std::span<const std::string
   if (launch.rank != 0) return false;  // all processes of a launcher would print the same
   require_folder_of("--html", output.html);
   require_folder_of("--trace", options.execution.trace);
-  for (const auto& notes : {flags.notes(), overlap_notes(options), sharding_notes(options)})
+  for (const auto& notes : {flags.notes(), layout_notes(options), overlap_notes(options), sharding_notes(options)})
     for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
   std::vector<const char*> outputs = {"--timeline", "--metrics",   "--tensorboard-dir", "--sample",
                                       "--save-hf",  "--hf-family", "--hf-dtype",        "--digest"};

@@ -40,7 +40,7 @@ int run_train_command(std::span<const std::string> words) {
   require_folder_of("--timeline", options.execution.timeline);
   if (!options.checkpoint.save_hf.empty()) require_new_folder("--save-hf", options.checkpoint.save_hf);
   if (launch.rank == 0)
-    for (const auto& notes : {flags.notes(), overlap_notes(options), sharding_notes(options)})
+    for (const auto& notes : {flags.notes(), layout_notes(options), overlap_notes(options), sharding_notes(options)})
       for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
   launch.run = run_name(flags);
   // Before any thread starts. Where nothing is asked for, the world of a launcher's rank takes SIGTERM (weft/comm/sigterm.h).

@@ -45,7 +45,7 @@ int run_verify_command(std::span<const std::string> words) {
   if (options.execution.device == "cuda" && !flags.is_set("--dtype")) options.dtype = DType::f32;
   if (tolerance == 0) tolerance = options.dtype == DType::f64 ? 1e-9 : options.dtype == DType::f32 ? 1e-4 : 5e-2;
 
-  for (const auto& notes : {overlap_notes(options), sharding_notes(options)})
+  for (const auto& notes : {layout_notes(options), overlap_notes(options), sharding_notes(options)})
     for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
   prepare_ranks(options, Launch{});
   const auto run = [&](const TrainOptions& o) {

@@ -147,5 +147,63 @@ TEST(VerifyRecomputed, WhatIsComputedAgainIsTheOracle) {
   }
 }
 
+// Ranks that divide layers, and experts; the grid's MoE-GPT and Mamba-MoE among them.
+TEST(VerifyTensor, EveryDivisionIsTheOracle) {
+  struct Run {
+    const char* pattern;
+    Words layout;
+  };
+  const Run runs[] = {
+      {"[*E][*E]/[*E]/[*E]",
+       {"--ranks", "4", "--tensor-model-parallel-size", "2", "--sequence-parallel", "--expert-tensor-parallel-size",
+        "1", "--expert-model-parallel-size", "4"}},
+      {"M*ME", {"--ranks", "8", "--tensor-model-parallel-size", "4", "--expert-model-parallel-size", "2"}},
+      {"[+E]G-",
+       {"--ranks", "4", "--tensor-model-parallel-size", "2", "--expert-model-parallel-size", "2",
+        "--data-parallel-sharding-strategy", "optim_grads_params", "--overlap-optimizer"}},
+  };
+  for (const Run& r : runs) {
+    Words run = Words{"verify", "--pattern", r.pattern} +
+                Words{"--hidden-size",
+                      "32",
+                      "--num-attention-heads",
+                      "4",
+                      "--num-experts",
+                      "4",
+                      "--moe-ffn-hidden-size",
+                      "16",
+                      "--moe-shared-expert-intermediate-size",
+                      "16",
+                      "--moe-aux-loss-coeff",
+                      "0.01",
+                      "--seq-length",
+                      "24",
+                      "--micro-batch-size",
+                      "1",
+                      "--global-batch-size",
+                      "8",
+                      "--stories",
+                      "20000",
+                      "--overlap-moe-expert-parallel-comm",
+                      "--delay-wgrad-compute",
+                      "--steps",
+                      "2",
+                      "--fp64",
+                      "--json"} +
+                r.layout;
+    const std::string pattern = r.pattern;  // a flag of layers that are not there is refused
+    if (pattern.find('M') != std::string::npos)
+      run = run + Words{"--mamba-head-dim", "8", "--mamba-num-heads", "8", "--mamba-num-groups", "4"};
+    if (pattern.find('+') != std::string::npos)
+      run =
+          run + Words{"--kv-lora-rank",           "16", "--q-lora-rank",          "16", "--ffn-hidden-size",       "32",
+                      "--linear-num-value-heads", "4",  "--linear-num-key-heads", "2",  "--linear-value-head-dim", "8",
+                      "--linear-key-head-dim",    "8"};
+    const Json report = parse_json(expect_done(run), "verify");
+    EXPECT_EQ(report.at("equal"), true) << r.pattern << report.dump(1);
+    EXPECT_LE(report.at("tolerance"), 1e-9);
+  }
+}
+
 }  // namespace
 }  // namespace weft

@@ -41,16 +41,18 @@ TEST(OptionsForeign, SizesOfOtherAxesMayBeOne) {
     EXPECT_EQ(error_of(order + std::string(" --tensor-model-parallel-size 1 --pipeline-model-parallel-size 1")),
               "no error");
   const std::string rest =
-      ": not supported yet: only 1. Weft has data parallelism (--ranks or a launcher) and expert parallelism "
-      "(--expert-model-parallel-size)";
-  for (const std::string flag : {"--expert-tensor-parallel-size 2", "--num-virtual-stages-per-pipeline-rank 2",
-                                 "--hierarchical-context-parallel-sizes 1 2", "--expert-tensor-parallel-size 0"})
+      ": not supported yet: only 1. Weft has data parallelism (--ranks or a launcher), tensor parallelism "
+      "(--tensor-model-parallel-size) and expert parallelism (--expert-model-parallel-size)";
+  for (const std::string flag :
+       {"--num-virtual-stages-per-pipeline-rank 2", "--hierarchical-context-parallel-sizes 1 2",
+        "--num-virtual-stages-per-pipeline-rank 0"})
     EXPECT_EQ(error_of(flag), flag + rest);
-  EXPECT_EQ(error_of("--expert-tensor-parallel-size two"), "--expert-tensor-parallel-size two: 'two' is not a number");
+  EXPECT_EQ(error_of("--num-virtual-stages-per-pipeline-rank two"),
+            "--num-virtual-stages-per-pipeline-rank two: 'two' is not a number");
   // All at once, whatever else the script asks for.
-  EXPECT_EQ(error_of("--sequence-parallel --tensor-model-parallel-size 2 --context-parallel-size 4 --ranks 8"),
-            "the configuration has 2 problems:\n  - --tensor-model-parallel-size 2" + rest +
-                "\n  - --context-parallel-size 4" + rest);
+  EXPECT_EQ(error_of("--sequence-parallel --pipeline-model-parallel-size 2 --context-parallel-size 4 --ranks 8"),
+            "the configuration has 2 problems:\n  - --context-parallel-size 4" + rest +
+                "\n  - --pipeline-model-parallel-size 2" + rest);
 }
 
 TEST(OptionsForeign, WhatIsNotDoneWithCheckpointsYet) {
@@ -74,12 +76,11 @@ TEST(OptionsForeign, EverydayFlagsOfMegatronAreKnown) {
     }
   };
   for (const char* flag :
-       {"--overlap-grad-reduce", "--overlap-param-gather", "--sequence-parallel", "--tp-comm-overlap",
-        "--cp-comm-type p2p", "--use-flash-attn", "--transformer-impl transformer_engine", "--no-bias-gelu-fusion",
-        "--no-bias-swiglu-fusion", "--no-rope-fusion", "--no-masked-softmax-fusion",
-        "--no-gradient-accumulation-fusion", "--data-cache-path c", "--ckpt-format torch_dist", "--no-load-rng",
-        "--main-grads-dtype fp32", "--dataloader-type single", "--moe-shared-expert-overlap",
-        "--spec a.b c --pattern M*"})
+       {"--overlap-grad-reduce", "--overlap-param-gather", "--tp-comm-overlap", "--cp-comm-type p2p",
+        "--use-flash-attn", "--transformer-impl transformer_engine", "--no-bias-gelu-fusion", "--no-bias-swiglu-fusion",
+        "--no-rope-fusion", "--no-masked-softmax-fusion", "--no-gradient-accumulation-fusion", "--data-cache-path c",
+        "--ckpt-format torch_dist", "--no-load-rng", "--main-grads-dtype fp32", "--dataloader-type single",
+        "--moe-shared-expert-overlap", "--spec a.b c --pattern M*"})
     known(flag, true);
   for (const char* flag :
        {"--overlap-param-gather-with-optimizer-step", "--tokenizer-model t.model", "--vocab-file v.json",

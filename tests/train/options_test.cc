@@ -272,12 +272,21 @@ TEST(Options, Layouts) {
 // Before any arithmetic with ranks, layers or the vocabulary.
 TEST(Options, AxesThatAreNotThereYet) {
   const std::string rest =
-      ": not supported yet: only 1. Weft has data parallelism (--ranks or a launcher) and expert parallelism "
-      "(--expert-model-parallel-size)";
-  for (const std::string flag :
-       {"--tensor-model-parallel-size", "--context-parallel-size", "--pipeline-model-parallel-size"})
+      ": not supported yet: only 1. Weft has data parallelism (--ranks or a launcher), tensor parallelism "
+      "(--tensor-model-parallel-size) and expert parallelism (--expert-model-parallel-size)";
+  for (const std::string flag : {"--context-parallel-size", "--pipeline-model-parallel-size"})
     for (const std::string ranks : {"", " --ranks 2", " --ranks 6", " --pattern * --global-batch-size 9"})
       EXPECT_EQ(problem_of(flag + " 3" + ranks), flag + " 3" + rest);
+}
+
+TEST(Options, TensorRanksDivideAllRanks) {
+  EXPECT_EQ(problem_of("--tensor-model-parallel-size 3 --ranks 4"),
+            "--tensor-model-parallel-size 3: must divide the 4 ranks");
+  const ParsedOptions run("--tensor-model-parallel-size 2 --ranks 6 --pattern *-");
+  EXPECT_EQ(run.options.layout.data_parallel_size(), 3);
+  EXPECT_EQ(run.options.layout.expert_tensor_parallel_size, 2);
+  EXPECT_EQ(problem_of("--expert-tensor-parallel-size 2 --expert-model-parallel-size 4 --ranks 4 --num-experts 4"),
+            "--expert-tensor-parallel-size 2: times --expert-model-parallel-size 4 must divide the 4 ranks");
 }
 
 TEST(Options, DataSources) {

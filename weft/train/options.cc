@@ -87,6 +87,8 @@ void resolve_batch(Resolver& resolver, TrainOptions& options) {
   BatchOptions& batch = options.batch;
   resolver.count(layout.ranks, layout.launched_ranks, "--ranks",
                  layout.launched_ranks > 1 ? "number of processes that the launcher started" : "no launcher");
+  resolver.count(layout.expert_tensor_parallel_size, layout.tensor_model_parallel_size, "--expert-tensor-parallel-size",
+                 "tensor-model-parallel-size");
   const std::int64_t data_parallel = std::max<std::int64_t>(1, layout.data_parallel_size());
   resolver.count(batch.global_batch_size, batch.micro_batch_size * data_parallel, "--global-batch-size",
                  "micro-batch-size x data-parallel ranks");

@@ -94,6 +94,8 @@ struct LayoutOptions {
   std::int64_t ranks = 0;  // derived: the launcher's, or 1
   std::int64_t tensor_model_parallel_size = 1, context_parallel_size = 1, pipeline_model_parallel_size = 1;
   std::int64_t expert_model_parallel_size = 1;
+  std::int64_t expert_tensor_parallel_size = 0;  // derived: the tensor ranks
+  bool sequence_parallel = false;
   std::int64_t decoder_first_pipeline_num_layers = 0, decoder_last_pipeline_num_layers = 0;  // 0: even
   std::int64_t launched_ranks = 1;         // no flag: number of processes that the launcher started
   std::int64_t rank = -1, world_size = 0;  // of processes started without a launcher; -1, 0: the launcher's
@@ -274,6 +276,7 @@ std::vector<std::string> find_idle_flags(const FlagTable& flags, const TrainOpti
 // options, and what would change that; empty where it has one. A note, not an error: the same script may run with other
 // numbers of ranks and batches.
 std::vector<std::string> overlap_notes(const TrainOptions& options);
+std::vector<std::string> layout_notes(const TrainOptions& options);
 // The strategy that the flags choose, and the same for one that divides over no other rank.
 ShardingStrategy strategy_of(const TrainOptions& options);
 std::vector<std::string> sharding_notes(const TrainOptions& options);

@@ -190,26 +190,33 @@ bool check_layout_sizes(Problems& problems, const LayoutOptions& layout) {
   problems.at_least_one("--context-parallel-size", layout.context_parallel_size);
   problems.at_least_one("--pipeline-model-parallel-size", layout.pipeline_model_parallel_size);
   problems.at_least_one("--expert-model-parallel-size", layout.expert_model_parallel_size);
+  problems.at_least_one("--expert-tensor-parallel-size", layout.expert_tensor_parallel_size);
   return problems.list.empty();
 }
 
 // Whether the number of data-parallel ranks is known.
 bool check_layout(Problems& problems, const LayoutOptions& layout) {
   const std::size_t before = problems.list.size();
-  for (const auto& [flag, size] : {std::pair{"--tensor-model-parallel-size", layout.tensor_model_parallel_size},
-                                   {"--context-parallel-size", layout.context_parallel_size},
+  for (const auto& [flag, size] : {std::pair{"--context-parallel-size", layout.context_parallel_size},
                                    {"--pipeline-model-parallel-size", layout.pipeline_model_parallel_size}})
     if (size > 1)
-      problems.add(
-          flag, size,
-          "not supported yet: only 1. Weft has data parallelism (--ranks or a launcher) and expert parallelism "
-          "(--expert-model-parallel-size)");
+      problems.add(flag, size,
+                   "not supported yet: only 1. Weft has data parallelism (--ranks or a launcher), tensor parallelism "
+                   "(--tensor-model-parallel-size) and expert parallelism (--expert-model-parallel-size)");
   if (problems.list.size() > before) return false;
   if (layout.launched_ranks > 1 && layout.ranks != layout.launched_ranks)
     problems.add("--ranks", layout.ranks, "the launcher started {} processes; drop --ranks", layout.launched_ranks);
-  if (layout.ranks % layout.expert_model_parallel_size != 0)
-    problems.add("--expert-model-parallel-size", layout.expert_model_parallel_size, "must divide the {} ranks",
+  if (layout.ranks % layout.tensor_model_parallel_size != 0) {
+    problems.add("--tensor-model-parallel-size", layout.tensor_model_parallel_size, "must divide the {} ranks",
                  layout.ranks);
+    return false;
+  }
+  const std::int64_t parts = layout.expert_tensor_parallel_size, experts = layout.expert_model_parallel_size;
+  if (parts == 1 && layout.ranks % experts != 0)
+    problems.add("--expert-model-parallel-size", experts, "must divide the {} ranks", layout.ranks);
+  else if (layout.ranks % (parts * experts) != 0)
+    problems.add("--expert-tensor-parallel-size", parts,
+                 "times --expert-model-parallel-size {} must divide the {} ranks", experts, layout.ranks);
   return true;
 }
 
@@ -349,15 +356,16 @@ void check_sharding(Problems& problems, const TrainOptions& options) {
 
 void check_instances(Problems& problems, const TrainOptions& options) {
   const std::int64_t instances = options.sharding.num_distributed_optimizer_instances,
-                     ranks = options.layout.data_parallel_size(), experts = options.layout.expert_model_parallel_size;
-  if (instances == 1 || instances < 1 || ranks < 1 || ranks % experts != 0) return;
+                     ranks = options.layout.data_parallel_size(), tensor = options.layout.tensor_model_parallel_size,
+                     experts = options.layout.expert_model_parallel_size * options.layout.expert_tensor_parallel_size;
+  if (instances == 1 || instances < 1 || ranks < 1 || ranks * tensor % experts != 0) return;
   if (ranks % instances != 0)
     problems.add("--num-distributed-optimizer-instances", instances, "must divide the {} data-parallel ranks", ranks);
-  else if (ranks / instances % experts != 0)
+  else if (ranks * tensor / instances % experts != 0)
     problems.add("--num-distributed-optimizer-instances", instances,
                  "leaves {} ranks for each, which must be a multiple of --expert-model-parallel-size {}; use {} or a "
                  "divisor of it",
-                 ranks / instances, experts, ranks / experts);
+                 ranks * tensor / instances, experts, ranks * tensor / experts);
 }
 
 }  // namespace

@@ -18,8 +18,8 @@ constexpr const char* other_checkpoints =
     "Weft does not do this with checkpoints yet; drop the flag (--save, --save-interval and --load save and go on)";
 constexpr const char* no_pipeline = "there are no pipeline stages yet; drop the flag";
 constexpr const char* only_one =
-    "not supported yet: only 1. Weft has data parallelism (--ranks or a launcher) and expert parallelism "
-    "(--expert-model-parallel-size)";
+    "not supported yet: only 1. Weft has data parallelism (--ranks or a launcher), tensor parallelism "
+    "(--tensor-model-parallel-size) and expert parallelism (--expert-model-parallel-size)";
 constexpr const char* no_wandb = "Weft does not write to Weights & Biases; use --tensorboard-dir DIR or --metrics FILE";
 
 // Accepts the listed values and refuses all others for the given reason.
@@ -103,8 +103,8 @@ void add_accepted_flags(FlagTable& flags) {
   accept_all(flags, {"--moe-enable-deepep"}, "Tokens are exchanged by all-to-all; results are the same.");
   accept_all(flags, {"--moe-flex-dispatcher-backend"}, "Tokens are exchanged by all-to-all; results are the same.",
              "NAME");
-  accept_all(flags, {"--sequence-parallel", "--tp-comm-overlap", "--no-async-tensor-model-parallel-allreduce"},
-             "It applies to tensor-parallel ranks, which Weft does not have yet.");
+  accept_all(flags, {"--tp-comm-overlap", "--no-async-tensor-model-parallel-allreduce"},
+             "The plan decides what overlaps; results do not depend on it.");
   accept_all(flags, {"--cp-comm-type"}, "It applies to context-parallel ranks, which Weft does not have yet.", "NAME");
   accept_all(flags,
              {"--use-tp-pp-dp-mapping", "--no-overlap-p2p-communication", "--overlap-p2p-communication-warmup-flush",
@@ -158,7 +158,6 @@ void add_accepted_flags(FlagTable& flags) {
 
 // Sizes of axes that Weft does not have yet. 1 changes nothing, so it needs no note.
 void add_parallel_sizes(FlagTable& flags) {
-  flags.accept("--expert-tensor-parallel-size", "1", "Only 1.", only_number(1, only_one)).without_note();
   flags.accept("--hierarchical-context-parallel-sizes", "1", "Only 1.", only_ones(only_one))
       .takes_many()
       .without_note();

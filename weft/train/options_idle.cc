@@ -226,12 +226,17 @@ std::vector<std::string> find_idle_flags(const FlagTable& flags, const TrainOpti
   return problems;
 }
 
+std::vector<std::string> layout_notes(const TrainOptions& options) {
+  if (!options.layout.sequence_parallel || options.layout.tensor_model_parallel_size > 1) return {};
+  return {"--sequence-parallel has no effect: with --tensor-model-parallel-size 1 no layer is divided"};
+}
+
 std::vector<std::string> overlap_notes(const TrainOptions& options) {
   const ExecutionOptions& e = options.execution;
   const bool weaves = e.overlap_moe_expert_parallel_comm;
   if (!weaves && !e.overlap_dispatch_backward_with_experts_wgrad) return {};
   const char* flag = weaves ? "--overlap-moe-expert-parallel-comm" : "--overlap-dispatch-backward-with-experts-wgrad";
-  if (options.layout.expert_model_parallel_size == 1)
+  if (options.layout.expert_model_parallel_size * options.layout.expert_tensor_parallel_size == 1)
     return {fmt::format("{} has no effect: with --expert-model-parallel-size 1 no tokens are exchanged", flag)};
   if (weaves && micro_batches(options) == 1)
     return {

@@ -221,9 +221,11 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
       .standard("the launcher's");
   flags
       .add("--tensor-model-parallel-size", layout.tensor_model_parallel_size, "N",
-           "Tensor-parallel ranks; only 1 is supported so far.")
+           "Ranks that divide each layer: heads, the columns of MLPs, the vocabulary. They read the same samples.")
       .at_least(1)
       .limited_to(1 << 20);
+  flags.add("--sequence-parallel", layout.sequence_parallel,
+            "Tensor-parallel ranks also divide the tokens between the layers' products, which takes less memory.");
   flags
       .add("--context-parallel-size", layout.context_parallel_size, "N",
            "Context-parallel ranks; only 1 is supported so far.")
@@ -251,6 +253,10 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
            "Ranks that the experts of a layer are spread over.")
       .at_least(1)
       .limited_to(1 << 20);
+  flags.add("--expert-tensor-parallel-size", layout.expert_tensor_parallel_size, "N", "Ranks that divide each expert.")
+      .at_least(1)
+      .limited_to(1 << 20)
+      .standard("tensor-model-parallel-size");
 
   add_sharding_flags(flags, options.sharding);
   add_recompute_flags(flags, options.recompute);

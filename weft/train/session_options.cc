@@ -22,7 +22,11 @@ std::optional<int> update_processors() {
 SessionOptions session_options(const TrainOptions& o, const ModelConfig& config, World* world) {
   SessionOptions s;
   s.ranks.world = world;
-  s.layout = Layout::of({.dp = world ? world->size() : o.layout.ranks,
+  const std::int64_t tensor = o.layout.tensor_model_parallel_size;
+  s.sequence_parallel = o.layout.sequence_parallel;
+  s.layout = Layout::of({.tp = tensor,
+                         .dp = (world ? world->size() : o.layout.ranks) / tensor,
+                         .etp = o.layout.expert_tensor_parallel_size,
                          .ep = o.layout.expert_model_parallel_size,
                          .instances = o.sharding.num_distributed_optimizer_instances},
                         world ? world->rank() : RankId(0));

@@ -78,8 +78,7 @@ void add_model(Words& words, Dice& dice, const std::string& pattern) {
   if (has("+D")) words.add("--q-lora-rank 8 --kv-lora-rank 8 --qk-head-dim 4 --qk-pos-emb-head-dim 2 --v-head-dim 4");
   if (has("D")) words.add("--dsa-indexer-n-heads 4 --dsa-indexer-head-dim 4 --dsa-indexer-topk 5");
   if (has("M"))
-    words.add("--mamba-state-dim 4 --mamba-head-dim 8 --mamba-num-heads 4 --mamba-num-groups {} --mamba-chunk-size 4",
-              dice.of({1, 2, 4}));
+    words.add("--mamba-state-dim 4 --mamba-head-dim 8 --mamba-num-heads 4 --mamba-num-groups 4 --mamba-chunk-size 4");
   if (has("G"))
     words.add("--linear-num-value-heads 4 --linear-num-key-heads {} --linear-value-head-dim 8 --linear-key-head-dim 4",
               dice.of({2, 4}));
@@ -128,12 +127,40 @@ void add_recomputation(Words& words, Dice& dice, const std::string& pattern) {
   words.add("--recompute-granularity selective --recompute-modules {}", join(modules, " "));
 }
 
-void add_sharding(Words& words, Dice& dice, int data_ranks, int expert_ranks) {
+// Ranks of each axis, and how many ranks together hold all experts.
+struct Sizes {
+  int data = 1, tensor = 1, expert_tensor = 1, expert = 1;
+  int ranks() const { return data * tensor; }
+  int parts() const { return expert_tensor * expert; }
+};
+
+Sizes random_sizes(Dice& dice, bool routed) {
+  Sizes s;
+  s.data = dice.of({1, 2, 2, 4});
+  s.tensor = dice.of({1, 1, 2, 2, 4});
+  if (!routed) return s;
+  if (dice.yes()) s.expert_tensor = s.tensor;
+  while (s.expert < experts && s.ranks() % (2 * s.parts()) == 0 && dice.below(3) > 0) s.expert *= 2;
+  return s;
+}
+
+void add_layout(Words& words, Dice& dice, const Sizes& s, bool routed) {
+  words.add("--ranks {}", s.ranks());
+  if (s.tensor > 1) {
+    words.add("--tensor-model-parallel-size {}", s.tensor);
+    if (dice.yes()) words.add("--sequence-parallel");
+  }
+  if (!routed) return;
+  words.add("--expert-model-parallel-size {}", s.expert);
+  if (s.tensor > 1) words.add("--expert-tensor-parallel-size {}", s.expert_tensor);
+}
+
+void add_sharding(Words& words, Dice& dice, const Sizes& s) {
   const char* strategy = dice.of({"", "", "optim", "optim_grads", "optim_grads_params", "optim_grads_params"});
   if (!*strategy) return;
   words.add("--data-parallel-sharding-strategy {}", strategy);
   const bool parts = strategy == std::string_view("optim_grads_params");
-  if (data_ranks % 2 == 0 && data_ranks / 2 % expert_ranks == 0 && dice.once_in(3)) {
+  if (s.data % 2 == 0 && s.ranks() / 2 % s.parts() == 0 && dice.once_in(3)) {
     words.add("--num-distributed-optimizer-instances 2");
     if (parts && dice.yes()) words.add("--outer-dp-sharding-strategy optim");
   }
@@ -145,40 +172,30 @@ void add_sharding(Words& words, Dice& dice, int data_ranks, int expert_ranks) {
 
 RandomLayout random_layout(std::uint64_t seed) {
   Dice dice(seed, "layout");
-  RandomLayout layout;
   Words words, order;
   const std::string pattern = random_pattern(dice);
   const bool routed = pattern.find('E') != std::string::npos;
   add_model(words, dice, pattern);
-
-  const int data_ranks = dice.of({1, 2, 2, 4});
-  layout.ranks = data_ranks;
-  words.add("--ranks {}", layout.ranks);
-  int expert_ranks = 1;
-  if (routed) {
-    while (expert_ranks < layout.ranks && dice.below(3) > 0) expert_ranks *= 2;
-    words.add("--expert-model-parallel-size {}", expert_ranks);
-  }
+  const Sizes sizes = random_sizes(dice, routed);
+  add_layout(words, dice, sizes, routed);
   const int micro_batches = dice.between(1, 3), batch = dice.between(1, 2);
-  words.add("--seq-length 16 --micro-batch-size {} --global-batch-size {}", batch, batch * micro_batches * data_ranks);
+  words.add("--seq-length 16 --micro-batch-size {} --global-batch-size {}", batch, batch * micro_batches * sizes.data);
   if (dice.once_in(4)) {
     words.add("--reset-attention-mask --eod-mask-loss");
     if (dice.yes()) words.add("--calculate-per-token-loss");
     if (pattern.find_first_of("*+D") != std::string::npos && dice.yes()) words.add("--reset-position-ids");
   }
-  add_sharding(words, dice, data_ranks, expert_ranks);
+  add_sharding(words, dice, sizes);
   add_recomputation(words, dice, pattern);
   if (dice.once_in(6)) words.add("--optimizer sgd");
   if (dice.once_in(6)) words.add("--clip-grad 0");
 
-  const bool weave = expert_ranks > 1 && micro_batches > 1 && dice.yes();
+  const bool weave = sizes.parts() > 1 && micro_batches > 1 && dice.yes();
   if (weave) order.add("--overlap-moe-expert-parallel-comm");
   if (weave && dice.yes()) order.add("--delay-wgrad-compute");
-  if (expert_ranks > 1 && !weave && dice.yes()) order.add("--overlap-dispatch-backward-with-experts-wgrad");
+  if (sizes.parts() > 1 && !weave && dice.yes()) order.add("--overlap-dispatch-backward-with-experts-wgrad");
   if (dice.once_in(3)) order.add("--overlap-optimizer");
-  layout.words = words.text();
-  layout.order = order.text();
-  return layout;
+  return {words.text(), order.text()};
 }
 
 }  // namespace weft

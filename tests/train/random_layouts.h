@@ -11,7 +11,6 @@ inline constexpr int random_layout_vocabulary = 61;
 struct RandomLayout {
   std::string words;  // of `weft verify`, but for a source of data (--mock-data, --data-path)
   std::string order;  // flags that only change the order of a step; "": none
-  int ranks = 1;
 };
 // A pure function of the seed.
 RandomLayout random_layout(std::uint64_t seed);

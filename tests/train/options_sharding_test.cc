@@ -46,6 +46,11 @@ TEST(OptionsSharding, InstancesFitTheRanks) {
             flag +
                 "4: leaves 2 ranks for each, which must be a multiple of --expert-model-parallel-size 4; use 2 or a "
                 "divisor of it");
+  EXPECT_EQ(problem_of("--ranks 8 --tensor-model-parallel-size 2 --expert-model-parallel-size 4 --use-megatron-fsdp " +
+                       flag + "2"),
+            flag +
+                "2: leaves 4 ranks for each, which must be a multiple of --expert-model-parallel-size 4 x "
+                "--expert-tensor-parallel-size 2; use 1 or a divisor of it");
   EXPECT_EQ(problem_of("--ranks 4 " + flag + "2"),
             flag + "2: nothing is divided; use --data-parallel-sharding-strategy");
   EXPECT_EQ(
@@ -114,6 +119,14 @@ TEST(OptionsSharding, WhatIsNotDividedIsNoted) {
             notes("an instance of the optimizer is one data-parallel rank, so nothing is divided"));
   EXPECT_EQ(notes_in(instances + "4" + outer), std::vector<std::string>{});
   EXPECT_EQ(notes_in(instances + "2"), std::vector<std::string>{});
+  const std::string tensor = "--tensor-model-parallel-size ";
+  EXPECT_EQ(notes_in(tensor + "2"), std::vector<std::string>{});
+  EXPECT_EQ(notes_in(tensor + "4"),
+            notes("there is one data-parallel rank, so only what all tensor ranks hold is divided, among these"));
+  EXPECT_EQ(notes_in(tensor + "2 --expert-model-parallel-size 2"),
+            notes("every expert is on one rank only, so experts are not divided"));
+  EXPECT_EQ(notes_in(tensor + "2 --expert-tensor-parallel-size 1 --expert-model-parallel-size 2"),
+            std::vector<std::string>{});
 }
 
 TEST(OptionsSharding, GradientsTravelAndAreKeptInTheTypesAskedFor) {

@@ -363,9 +363,13 @@ void check_instances(Problems& problems, const TrainOptions& options) {
     problems.add("--num-distributed-optimizer-instances", instances, "must divide the {} data-parallel ranks", ranks);
   else if (ranks * tensor / instances % experts != 0)
     problems.add("--num-distributed-optimizer-instances", instances,
-                 "leaves {} ranks for each, which must be a multiple of --expert-model-parallel-size {}; use {} or a "
+                 "leaves {} ranks for each, which must be a multiple of --expert-model-parallel-size {}{}; use {} or a "
                  "divisor of it",
-                 ranks * tensor / instances, experts, ranks * tensor / experts);
+                 ranks * tensor / instances, options.layout.expert_model_parallel_size,
+                 options.layout.expert_tensor_parallel_size > 1
+                     ? fmt::format(" x --expert-tensor-parallel-size {}", options.layout.expert_tensor_parallel_size)
+                     : "",
+                 ranks * tensor / experts);
 }
 
 }  // namespace

@@ -69,9 +69,11 @@ std::vector<std::string> sharding_notes(const TrainOptions& options) {
   if (strategy == ShardingStrategy::no_shard) return {};
   const std::int64_t instances = options.sharding.num_distributed_optimizer_instances;
   const bool outer = options.sharding.outer_strategy == ShardingStrategy::optim;
-  // Over so many ranks a parameter is divided.
-  const std::int64_t copies = layout.data_parallel_size() * layout.context_parallel_size,
-                     expert_copies = copies * layout.tensor_model_parallel_size / layout.expert_model_parallel_size,
+  // Over so many ranks a parameter is divided that tensor ranks do not hold as a whole.
+  const std::int64_t tensor = layout.tensor_model_parallel_size,
+                     copies = layout.data_parallel_size() * layout.context_parallel_size,
+                     expert_copies =
+                         copies * tensor / (layout.expert_model_parallel_size * layout.expert_tensor_parallel_size),
                      divided = outer ? copies : copies / instances,
                      experts_divided = outer ? expert_copies : expert_copies / instances;
   const auto note = [&](const std::string& what) {
@@ -83,8 +85,9 @@ std::vector<std::string> sharding_notes(const TrainOptions& options) {
     notes.push_back(
         "outer sharding strategy optim: there is one instance of the optimizer, so nothing more is divided");
   if (divided == 1 && experts_divided == 1)
-    notes.push_back(note(instances > 1 ? "an instance of the optimizer is one data-parallel rank, so nothing is divided"
-                                       : "there is one data-parallel rank, so nothing is divided"));
+    notes.push_back(note(
+        fmt::format("{} one data-parallel rank, so {}", instances > 1 ? "an instance of the optimizer is" : "there is",
+                    tensor > 1 ? "only what all tensor ranks hold is divided, among these" : "nothing is divided")));
   else if (experts_divided == 1)
     notes.push_back(note(fmt::format("every expert is on one rank only{}, so experts are not divided",
                                      instances > 1 && !outer ? " of an instance" : "")));

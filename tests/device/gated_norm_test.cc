@@ -125,6 +125,55 @@ TEST(GatedNorm, GradientsAgreeWithDifferences) {
   }
 }
 
+// The first columns are one rank's, the others another's.
+TEST(GatedNorm, PiecesOfARowAreTheWholeNorm) {
+  for (const Case& c : cases()) {
+    if (c.width < 2 || c.groups > 1) continue;
+    SCOPED_TRACE(c.text());
+    const DType acc = accumulator_of(c.dtype);
+    const HostTensor x = c.matrix("x", c.dtype), z = c.matrix("z", c.dtype), dy = c.matrix("dy", c.dtype);
+    const HostTensor weight = c.weight(c.dtype);
+    TestDevice one;
+    std::vector<HostTensor> want = gradients(one, c, x, z, weight, dy);
+    want.push_back(x);
+    HostTensor inverses(acc, Shape{c.rows});
+    one.operations().gated_norm(one.stream(), {x, z, weight, want[3], inverses, 1, eps, c.gate_first});
+    everywhere(
+        [&](TestDevice& device) {
+          const auto& ops = device.operations();
+          HostTensor dx = x, dz = x, dweight = c.weight(acc), y = x, inverse(acc, Shape{c.rows});
+          const std::int64_t cut = c.width / 3 + 1;
+          HostTensor squares(acc, Shape{c.rows, 1}), products = squares, part = squares;
+          const auto piece = [&](bool first) {
+            const std::int64_t from = first ? 0 : cut, count = first ? cut : c.width - cut;
+            const auto of = [&](const HostTensor& all) { return all.view().slice_columns(from, count); };
+            GatedNorm f{of(x), of(z), weight.view().slice_rows(from, count), of(y), inverse, 1, eps, c.gate_first};
+            f.whole = c.width;
+            return GatedNormBackward{f, of(dy), of(dx), of(dz), dweight.view().slice_rows(from, count)};
+          };
+          for (const bool with_dy : {false, true}) {
+            HostTensor& total = with_dy ? products : squares;
+            for (const bool first : {true, false}) {
+              const GatedNormBackward own = piece(first);
+              ops.gated_norm_sums(device.stream(), {own.forward, with_dy ? own.dy : Tensor{}, part});
+              for (std::int64_t r = 0; r < c.rows; ++r) total.set(r, total.at(r) + part.at(r));
+            }
+          }
+          for (const bool first : {true, false}) {
+            GatedNormBackward own = piece(first);
+            own.forward.squares = squares;
+            own.products = products;
+            ops.gated_norm(device.stream(), own.forward);
+            ops.gated_norm_backward(device.stream(), own);
+          }
+          return std::vector<HostTensor>{dx, dz, dweight, y};
+        },
+        [&](const std::vector<HostTensor>& got) {
+          for (std::size_t i = 0; i < 4; ++i) expect_close(got[i], want[i].values(), 2 * c.width + c.rows + 48);
+        });
+  }
+}
+
 TEST(L2Norm, IsTheFormulaAndItsGradientAgreesWithDifferences) {
   for (DType dtype : storages)
     for (const auto& [rows, groups, width] : {std::array{1, 1, 1}, std::array{67, 3, 40}, std::array{9, 1, 129}}) {

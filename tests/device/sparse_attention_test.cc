@@ -321,6 +321,47 @@ TEST(IndexerLoss, GradientsAreThoseOfDifferences) {
   }
 }
 
+// Two ranks have half of the heads and of the queries each.
+TEST(IndexerLoss, OfRanksAddsUpToTheWhole) {
+  for (const Case& c : cases) {
+    if (c.kv_heads % 2 != 0) continue;
+    const Problem p(c, DType::f64, false);
+    TestDevice device;
+    const auto& ops = device.operations();
+    Loss whole;
+    whole.run(p, device, DType::f64);
+    HostTensor means(DType::f64, {p.tokens, c.K}), part = means;
+    const SparseAttention all{p.attention(whole.out, whole.lse), p.keys};
+    for (const int half : {0, 1}) {
+      SparseAttention some = all;
+      Attention& a = some.attention;
+      const auto columns = [&](const Tensor& t) { return t.slice_columns(half * t.columns() / 2, t.columns() / 2); };
+      a.q = columns(a.q), a.k = columns(a.k), a.v = columns(a.v), a.out = columns(a.out);
+      a.lse = a.lse.slice_rows(half * c.heads / 2, c.heads / 2);
+      a.heads /= 2, a.kv_heads /= 2;
+      ops.attention_means(device.stream(), {some, part, c.heads});
+      for (std::int64_t i = 0; i < means.elements(); ++i) means.set(i, means.at(i) + part.at(i));
+    }
+    HostTensor dq(DType::f64, {p.tokens, c.index_heads * c.index_dim}), dk(DType::f64, {p.tokens, c.index_dim}),
+        dw(DType::f64, {p.tokens, c.index_heads}), loss(DType::f64, {1});
+    HostTensor sum_q = dq, sum_k = dk, sum_w = dw;
+    const std::int64_t cut = p.tokens / 3;
+    for (const bool first : {true, false}) {
+      IndexerLoss op{p.indexer(), all, whole.scale,   loss, dq,
+                     dk,          dw,  whole.scratch, 3,    first ? Store::write : Store::add};
+      op.first = first ? 0 : cut, op.queries = first ? cut : p.tokens - cut;
+      op.means = means.view().slice_rows(op.first, op.queries);
+      ops.indexer_loss(device.stream(), op);
+      for (const auto& [sum, own] : {std::pair{&sum_q, &dq}, {&sum_k, &dk}, {&sum_w, &dw}})
+        for (std::int64_t i = 0; i < sum->elements(); ++i) sum->set(i, sum->at(i) + own->at(i));
+    }
+    EXPECT_NEAR(loss.at(0), whole.loss.at(0), 1e-12 * (1 + std::abs(whole.loss.at(0))));
+    expect_close(sum_q, whole.dq.values(), 64);
+    expect_close(sum_k, whole.dk.values(), 64 + p.tokens);
+    expect_close(sum_w, whole.dw.values(), 64);
+  }
+}
+
 TEST(IndexerLoss, DoesNotDependOnThreads) {
   for (DType dtype : storages)
     for (const Case& c : cases) {

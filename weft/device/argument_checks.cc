@@ -124,6 +124,14 @@ void check_arguments(const char* operation, const SparseAttentionBackward& op) {
   check_head_gradients(Fits(operation), op, op.forward.attention);
 }
 
+void check_arguments(const char* operation, const AttentionMeans& op) {
+  const Fits fits(operation);
+  check_arguments(operation, op.attention);
+  fits(op.heads >= op.attention.attention.heads, "heads are fewer than those here");
+  fits(is_matrix(op.means, op.attention.keys.rows(), op.attention.keys.columns()), "means is not [T, K]");
+  fits(op.means.dtype == op.attention.attention.lse.dtype, "means is not acc");
+}
+
 void check_arguments(const char* operation, const IndexerLoss& op) {
   const Fits fits(operation);
   const Indexer& x = op.indexer;
@@ -132,6 +140,11 @@ void check_arguments(const char* operation, const IndexerLoss& op) {
   check_arguments(operation, op.attention);
   fits(attention.q.rows() == x.q.rows() && attention.q.dtype == x.q.dtype,
        "attention and indexer differ in tokens or dtype");
+  if (op.means.given()) {
+    fits(op.first >= 0 && op.queries >= 0 && op.first + op.queries <= x.q.rows(), "there are no such queries");
+    fits(is_matrix(op.means, op.queries, op.attention.keys.columns()) && op.means.dtype == op.scratch.dtype,
+         "means is not acc [queries, K]");
+  }
   fits.gradients({{op.dq, x.q}, {op.dk, x.k}, {op.dw, x.w}});
   fits(is_matrix(op.scratch, x.q.rows(), op.attention.keys.columns() + 1), "scratch is not [T, K + 1]");
   fits(op.scratch.dtype == attention.lse.dtype && op.loss.dtype == op.scratch.dtype, "scratch or loss is not acc");

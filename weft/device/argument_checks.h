@@ -30,6 +30,7 @@ void check_arguments(const char* operation, const AttentionBackward& op);
 void check_arguments(const char* operation, const ChooseKeys& op);
 void check_arguments(const char* operation, const SparseAttention& op);
 void check_arguments(const char* operation, const SparseAttentionBackward& op);
+void check_arguments(const char* operation, const AttentionMeans& op);
 void check_arguments(const char* operation, const IndexerLoss& op);
 
 void check_arguments(const char* operation, const StateScan& op);
@@ -45,6 +46,7 @@ void check_arguments(const char* operation, const LayerNormBackward& op);
 void check_arguments(const char* operation, const LayerNormWeightGradient& op);
 void check_arguments(const char* operation, const GatedNorm& op);
 void check_arguments(const char* operation, const GatedNormBackward& op);
+void check_arguments(const char* operation, const GatedNormSums& op);
 void check_arguments(const char* operation, const L2Norm& op);
 void check_arguments(const char* operation, const L2NormBackward& op);
 

@@ -29,10 +29,21 @@ void check_moments(const Fits& fits, const Tensor& mean, const Tensor& inverse, 
          "mean and inverse are not acc [rows]");
 }
 
-// All but y.
-void check_inputs(const Fits& fits, const GatedNorm& x) {
+void check_part_sums(const Fits& fits, const Tensor& sums, const GatedNorm& x) {
+  fits(sums.dtype == accumulator_of(x.x) && sums.rows() == x.x.rows() && sums.columns() == x.groups,
+       "sums over parts are not acc [rows, groups]");
+}
+
+// Without y, inverse and squares.
+void check_gated(const Fits& fits, const GatedNorm& x) {
   fits.alike(x.x, x.z, "x and z differ in shape or dtype");
   check_parts(fits, x.x, x.groups, x.weight);
+}
+
+// All but y.
+void check_inputs(const Fits& fits, const GatedNorm& x) {
+  check_gated(fits, x);
+  fits(x.whole == 0 || x.whole >= x.x.columns() / x.groups, "the whole part has fewer elements than its piece");
   if (x.x.rows() > 0) check_inverse(fits, x.inverse, x.x, x.groups);
 }
 
@@ -144,6 +155,8 @@ void check_arguments(const char* operation, const GatedNorm& op) {
   const Fits fits(operation);
   fits.alike(op.x, op.y, x_y);
   check_inputs(fits, op);
+  fits(op.squares.given() == (op.whole > 0), "squares go with divided parts");
+  if (op.squares.given()) check_part_sums(fits, op.squares, op);
 }
 
 void check_arguments(const char* operation, const GatedNormBackward& op) {
@@ -152,6 +165,15 @@ void check_arguments(const char* operation, const GatedNormBackward& op) {
     fits.alike(op.forward.x, *tensor, "x, dy, dx and dz differ in shape or dtype");
   fits(op.forward.weight.shape.elements() == op.dweight.shape.elements(), "weight and dweight differ in length");
   check_inputs(fits, op.forward);
+  fits(op.products.given() == (op.forward.whole > 0), "products go with divided parts");
+  if (op.products.given()) check_part_sums(fits, op.products, op.forward);
+}
+
+void check_arguments(const char* operation, const GatedNormSums& op) {
+  const Fits fits(operation);
+  check_gated(fits, op.forward);
+  if (op.dy.given()) fits.alike(op.forward.x, op.dy, x_dy);
+  check_part_sums(fits, op.sums, op.forward);
 }
 
 void check_arguments(const char* operation, const L2Norm& op) {

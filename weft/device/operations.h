@@ -52,6 +52,7 @@ namespace weft {
   X(choose_keys, ChooseKeys)                                             \
   X(sparse_attention, SparseAttention)                                   \
   X(sparse_attention_backward, SparseAttentionBackward)                  \
+  X(attention_means, AttentionMeans)                                     \
   X(indexer_loss, IndexerLoss)                                           \
   X(causal_convolution, CausalConvolution)                               \
   X(causal_convolution_backward, CausalConvolutionBackward)              \
@@ -60,6 +61,7 @@ namespace weft {
   X(state_scan_backward, StateScanBackward)                              \
   X(gated_norm, GatedNorm)                                               \
   X(gated_norm_backward, GatedNormBackward)                              \
+  X(gated_norm_sums, GatedNormSums)                                      \
   X(l2_norm, L2Norm)                                                     \
   X(l2_norm_backward, L2NormBackward)                                    \
   X(delta_rule, DeltaRule)                                               \

@@ -257,6 +257,50 @@ TEST_F(RecurrentOperations, GatedNorm) {
         }
 }
 
+// Two ranks have the first and the other columns of a row.
+TEST_F(RecurrentOperations, GatedNormOfDividedRows) {
+  for (DType type : model_types)
+    for (const auto& [rows, width, cut] : {std::array<std::int64_t, 3>{5, 40, 24}, {33, 72, 1}, {9, 2056, 1032}})
+      for (bool gate_first : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} {} rows of {}", name_of(type), rows, width));
+        const auto matrix = [&, r = rows, w = width](const char* name) {
+          return HostTensor::normal(type, {r, w}, name, 1, w + 8);
+        };
+        const HostTensor x = matrix("x"), z = matrix("z"), y = matrix("y"), dy = matrix("dy"), dx = matrix("dx"),
+                         dz = matrix("dz");
+        const HostTensor weight = HostTensor::normal(type, {width}, "weight");
+        const HostTensor inverse(DType::f32, {rows}), dweight = HostTensor::normal(DType::f32, {width}, "dweight");
+        // Sums over one half stand for those over the whole: another norm, but the same on both devices.
+        const HostTensor squares(DType::f32, {rows, 2}), products(DType::f32, {rows, 2});
+        run([&, w = width, c = cut](const Operations& ops, Stream& stream, const At& at) {
+          for (const bool first : {true, false}) {
+            const std::int64_t from = first ? 0 : c, count = first ? c : w - c, place = first ? 0 : 1;
+            const auto of = [&](const HostTensor& all) { return at(all).slice_columns(from, count); };
+            GatedNorm f{of(x), of(z), at(weight).slice_rows(from, count), {}, at(inverse), 1, 1e-5, gate_first};
+            f.whole = w;
+            ops.gated_norm_sums(stream, {f, {}, at(squares).slice_columns(place, 1)});
+            ops.gated_norm_sums(stream, {f, of(dy), at(products).slice_columns(place, 1)});
+            f.squares = at(squares).slice_columns(place, 1);
+            f.y = of(y);
+            ops.gated_norm(stream, f);
+            ops.gated_norm_backward(stream, {f, of(dy), of(dx), of(dz), at(dweight).slice_rows(from, count), Store::add,
+                                             at(products).slice_columns(place, 1)});
+          }
+        });
+        const std::vector<double> sums(static_cast<std::size_t>(2 * rows), 30.0 * static_cast<double>(width));
+        expect(squares, width + 16, sums);
+        expect(products, width + 16, sums);
+        for (const HostTensor* t : {&y, &inverse}) fits(*t, width + 16);
+        double largest = 0;
+        for (double value : want(inverse)) largest = std::max(largest, value);
+        // Those of a row that is mostly elsewhere have a large inverse.
+        const std::vector<double> terms(static_cast<std::size_t>(rows * width), 300 * largest * largest);
+        for (const HostTensor* t : {&dx, &dz}) expect(*t, width + 24, terms);
+        expect(dweight, rows + 24,
+               std::vector<double>(static_cast<std::size_t>(width), 30.0 * largest * static_cast<double>(rows)));
+      }
+}
+
 TEST_F(RecurrentOperations, L2Norm) {
   for (DType type : model_types)
     for (const auto& [rows, groups, width] :

@@ -82,6 +82,7 @@ TEST_F(SparseOperations, AttentionAndIndexerLoss) {
       const HostTensor lse(DType::f32, {c.heads, T}), delta(DType::f32, {c.heads, T}), slopes(DType::f32, {T, c.K + 1});
       const HostTensor keys(DType::i32, {T, c.K}), starts = documents(c);
       const HostTensor scale = HostTensor::of(DType::f64, {1}, {0.25}), loss = HostTensor::of(DType::f32, {1}, {2.0});
+      const HostTensor means(DType::f32, {T, c.K}), part_loss(DType::f32, {1}), pdiq = diq, pdik = dik, pdiw = diw;
       const double score_scale = 1 / std::sqrt(static_cast<double>(c.dim));
       run([&](const Operations& ops, Stream& stream, const At& at) {
         const Indexer indexer{at(iq), at(ik), at(iw), c.index_heads, c.index_dim, 0.0625};
@@ -101,6 +102,13 @@ TEST_F(SparseOperations, AttentionAndIndexerLoss) {
         ops.sparse_attention_backward(stream, {sparse, at(dout), at(dq), at(dk), at(dv), at(delta)});
         ops.indexer_loss(
             stream, {indexer, sparse, at(scale), at(loss), at(diq), at(dik), at(diw), at(slopes), 0.5, Store::add});
+        // Of the middle queries alone, from means over all heads.
+        ops.attention_means(stream, {sparse, at(means), c.heads});
+        IndexerLoss part{indexer,  sparse,   at(scale),  at(part_loss), at(pdiq),
+                         at(pdik), at(pdiw), at(slopes), 0.5,           Store::write};
+        part.first = T / 4, part.queries = T / 2;
+        part.means = at(means).slice_rows(part.first, part.queries);
+        ops.indexer_loss(stream, part);
       });
       expect_same(keys);
       // Scores are sums of dim terms, results of K or T; in bf16 backward reads the rounded out.
@@ -116,7 +124,9 @@ TEST_F(SparseOperations, AttentionAndIndexerLoss) {
       fits(dk, 16 * group, extra);
       fits(dv, 12 * group, extra);
       fits(loss, 4 + static_cast<double>(T), 0);
-      for (const HostTensor* t : {&diq, &dik, &diw}) fits(*t, 4, 0);
+      for (const HostTensor* t : {&diq, &dik, &diw, &pdiq, &pdik, &pdiw}) fits(*t, 4, 0);
+      fits(means, 1, 0);
+      fits(part_loss, 4 + static_cast<double>(T), 0);
     }
 }
 

@@ -118,6 +118,7 @@ OperationCost cost_of(const GatedNorm& x) { return pass(10, x.x, x.z, x.y, x.wei
 OperationCost cost_of(const GatedNormBackward& x) {
   return pass(30, x.forward.x, x.forward.z, x.dy, x.dx, x.dz, x.dweight);
 }
+OperationCost cost_of(const GatedNormSums& x) { return pass(8, x.forward.x, x.forward.z, x.dy, x.sums); }
 OperationCost cost_of(const L2Norm& x) { return pass(3, x.x, x.y); }
 OperationCost cost_of(const L2NormBackward& x) { return pass(7, x.forward.x, x.dy, x.dx); }
 // Forward 3 products with the state of every value head, 2 with its pairs (solving, reading), 2 of every key head; the
@@ -156,8 +157,18 @@ OperationCost cost_of(const SparseAttentionBackward& x) {
   return {2.5 * chosen_flops(x.forward),
           bytes_of(a.q, a.k, a.v, a.out, a.lse, x.forward.keys, x.dout, x.dq, x.dk, x.dv)};
 }
+OperationCost cost_of(const AttentionMeans& x) {
+  const Attention& a = x.attention.attention;
+  return {2 * chosen_pairs(x.attention) * static_cast<double>(a.heads * a.dim),
+          bytes_of(a.q, a.k, a.lse, x.attention.keys, x.means)};
+}
 OperationCost cost_of(const IndexerLoss& x) {
   const Attention& a = x.attention.attention;
+  if (x.means.given()) {
+    const double part = static_cast<double>(x.queries) / static_cast<double>(std::max<std::int64_t>(x.dq.rows(), 1));
+    return {3 * part * index_flops(x.indexer, chosen_pairs(x.attention)),
+            bytes_of(x.indexer.q, x.indexer.k, x.indexer.w, x.attention.keys, x.dq, x.dk, x.dw, x.means)};
+  }
   const double chosen = chosen_pairs(x.attention);
   return {3 * index_flops(x.indexer, chosen) + 2 * chosen * static_cast<double>(a.heads * a.dim),
           bytes_of(x.indexer.q, x.indexer.k, x.indexer.w, a.q, a.k, x.attention.keys, x.dq, x.dk, x.dw, x.scratch)};

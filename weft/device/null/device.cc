@@ -38,7 +38,7 @@ OperationKind kind_of(std::string_view operation) {
   if (operation == "matmul" || operation == "grouped_matmul") return OperationKind::matrix;
   for (std::string_view blocked :
        {"attention", "attention_backward", "sparse_attention", "sparse_attention_backward", "choose_keys",
-        "indexer_loss", "state_scan", "state_scan_backward", "delta_rule", "delta_rule_backward"})
+        "attention_means", "indexer_loss", "state_scan", "state_scan_backward", "delta_rule", "delta_rule_backward"})
     if (operation == blocked) return OperationKind::attention;
   return OperationKind::elementwise;
 }

@@ -65,17 +65,29 @@ struct StateScanBackward {
 // width]. inverse: acc [rows * groups].
 //   gate_first   u = x silu(z);   y = u * rsqrt(mean(u^2) + eps) * weight
 //   otherwise    y = x * rsqrt(mean(x^2) + eps) * weight * silu(z)
+// Where ranks divide the parts, x has a piece of each part, which has `whole` elements, and squares the sum of u^2 (or x^2) over
+// all of them.
 struct GatedNorm {
   Tensor x, z, weight, y, inverse;
   std::int64_t groups = 1;
   double eps = 1e-5;
   bool gate_first = true;
+  std::int64_t whole = 0;  // 0: the parts are not divided
+  Tensor squares = {};     // acc [rows, groups]
 };
 // dx and dz; they may be dy's memory (one of them). dweight (+)= sum over rows (and over parts, if the weight is shared).
 struct GatedNormBackward {
-  GatedNorm forward;  // without y
+  GatedNorm forward;  // without y and squares
   Tensor dy, dx, dz, dweight;
   Store store = Store::write;  // of dweight
+  Tensor products =
+      {};  // where ranks divide the parts: acc [rows, groups], the sum of dy weight x silu(z) over the whole part
+};
+// What ranks add up where they divide the parts. sums: acc [rows, groups], of a part's piece: of u^2 (or x^2); or, with dy, of
+// dy weight x silu(z).
+struct GatedNormSums {
+  GatedNorm forward;  // without y, inverse and squares
+  Tensor dy, sums;
 };
 
 // A row of x holds `groups` parts; each part: y = x * scale * rsqrt(sum(x^2) + eps).

@@ -39,18 +39,29 @@ struct SparseAttentionBackward {
   Tensor dout, dq, dk, dv, scratch;
 };
 
+// means: acc [T, K], p_ij = sum over h of P_hij / heads over the chosen keys of query i, with P_h the attention's probabilities
+// (from its lse); 0 after the last. heads: of all ranks that divide them.
+struct AttentionMeans {
+  SparseAttention attention;
+  Tensor means;
+  std::int64_t heads = 0;
+};
+
 // The indexer's loss: over the chosen keys of query i, with P_h the attention's probabilities (from its lse)
 // and a the number of its heads,
 //   p_ij = sum over h of P_hij / a        r_ij = softmax over j of score_ij
 //   loss [1] (acc) (+)= factor * scale[0] * sum over i, j of p_ij log(p_ij / r_ij)
 // and the gradients dq, dk, dw of that with respect to the indexer's q, k and w, written. scale: f64 [1] in device
 // memory. scratch: acc [T, K + 1].
+// Of `queries` from `first` on alone, where ranks divide them: dq and dw of the others are 0. Then p is given, [queries, K].
 struct IndexerLoss {
   Indexer indexer;
   SparseAttention attention;
   Tensor scale, loss, dq, dk, dw, scratch;
   double factor = 1;
   Store store = Store::write;  // of the loss
+  Tensor means = {};           // p; absent: of all queries, from the attention
+  std::int64_t first = 0, queries = 0;
 };
 
 }  // namespace weft

@@ -21,6 +21,26 @@ Parts parts_of(const GatedNorm& op, const Tensor& weight) {
   return {op.groups, width, weights == width ? 0 : width};
 }
 
+std::int64_t whole_width(const GatedNorm& op, std::int64_t width) { return op.whole > 0 ? op.whole : width; }
+
+template <bool gate_first, class Acc, class T>
+Acc squares_of(const T* x, const T* z, std::int64_t width) {
+  return lane_sum<Acc>(
+      width, [=](std::int64_t j) __attribute__((always_inline)) {
+        Acc u = widen(x[j]);
+        if constexpr (gate_first) u *= widen(z[j]) * gate_of(widen(z[j]));
+        return u * u;
+      });
+}
+
+template <class Acc, class T, class W>
+Acc products_of(const T* x, const T* z, const T* dy, const W* weight, std::int64_t width) {
+  return lane_sum<Acc>(
+      width, [=](std::int64_t j) __attribute__((always_inline)) {
+        return widen(dy[j]) * widen_to<Acc>(weight[j]) * widen(x[j]) * (widen(z[j]) * gate_of(widen(z[j])));
+      });
+}
+
 template <bool gate_first, class T, class W>
 void forward(Stream& stream, const GatedNorm& op) {
   using Acc = Accumulator<T>;
@@ -33,13 +53,9 @@ void forward(Stream& stream, const GatedNorm& op) {
         const T* z = row<T>(op.z, r) + part * width;
         const W* weight = static_cast<const W*>(op.weight.data) + part * parts.weight_step;
         T* y = row<T>(op.y, r) + part * width;
-        const Acc sum = lane_sum<Acc>(
-            width, [=](std::int64_t j) __attribute__((always_inline)) {
-              Acc u = widen(x[j]);
-              if constexpr (gate_first) u *= widen(z[j]) * gate_of(widen(z[j]));
-              return u * u;
-            });
-        const Acc inverse = Acc{1} / std::sqrt(sum / static_cast<Acc>(width) + static_cast<Acc>(op.eps));
+        const Acc sum = op.squares.given() ? row<Acc>(op.squares, r)[part] : squares_of<gate_first, Acc>(x, z, width);
+        const Acc inverse =
+            Acc{1} / std::sqrt(sum / static_cast<Acc>(whole_width(op, width)) + static_cast<Acc>(op.eps));
         static_cast<Acc*>(op.inverse.data)[r * parts.count + part] = inverse;
 #pragma omp simd
         for (std::int64_t j = 0; j < width; ++j) {
@@ -68,11 +84,9 @@ void input_gradients(Stream& stream, const GatedNormBackward& op) {
         T* dx = row<T>(op.dx, r) + part * width;
         T* dz = row<T>(op.dz, r) + part * width;
         const Acc inverse = static_cast<const Acc*>(f.inverse.data)[r * parts.count + part];
-        const Acc dot = lane_sum<Acc>(
-            width, [=](std::int64_t j) __attribute__((always_inline)) {
-              return widen(dy[j]) * widen_to<Acc>(weight[j]) * widen(x[j]) * (widen(z[j]) * gate_of(widen(z[j])));
-            });
-        const Acc along = inverse * inverse * inverse * dot / static_cast<Acc>(width);
+        const Acc dot =
+            op.products.given() ? row<Acc>(op.products, r)[part] : products_of<Acc>(x, z, dy, weight, width);
+        const Acc along = inverse * inverse * inverse * dot / static_cast<Acc>(whole_width(f, width));
 #pragma omp simd
         for (std::int64_t j = 0; j < width; ++j) {
           const Acc a = widen(x[j]), b = widen(z[j]), s = gate_of(b), gate = b * s;
@@ -118,6 +132,26 @@ void weight_gradient(Stream& stream, const GatedNormBackward& op) {
   column_sums<Acc>(stream, rows, op.dweight.shape.elements(), op.dweight.as<G>(), op.store, add_rows);
 }
 
+template <class T, class W>
+void part_sums(Stream& stream, const GatedNormSums& op) {
+  using Acc = Accumulator<T>;
+  const GatedNorm& f = op.forward;
+  const Parts parts = parts_of(f, f.weight);
+  split_rows(stream, f.x.rows(), 4 * columns_of(f.x), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r)
+      for (std::int64_t part = 0; part < parts.count; ++part) {
+        const T* x = row<T>(f.x, r) + part * parts.width;
+        const T* z = row<T>(f.z, r) + part * parts.width;
+        const W* weight = static_cast<const W*>(f.weight.data) + part * parts.weight_step;
+        Acc& sum = row<Acc>(op.sums, r)[part];
+        if (op.dy.given())
+          sum = products_of<Acc>(x, z, row<T>(op.dy, r) + part * parts.width, weight, parts.width);
+        else
+          sum = f.gate_first ? squares_of<true, Acc>(x, z, parts.width) : squares_of<false, Acc>(x, z, parts.width);
+      }
+  });
+}
+
 template <class Acc, class T>
 Acc l2_inverse(const T* x, std::int64_t width, double eps) {
   const Acc sum = lane_sum<Acc>(
@@ -149,6 +183,14 @@ void gated_norm_backward(Stream& stream, const GatedNormBackward& op) {
     using T = typename decltype(t)::type;
     using W = typename decltype(w)::type;
     f.gate_first ? input_gradients<true, T, W>(stream, op) : input_gradients<false, T, W>(stream, op);
+  });
+}
+
+void gated_norm_sums(Stream& stream, const GatedNormSums& op) {
+  constexpr const char* name = "gated_norm_sums";
+  check_arguments(name, op);
+  with_storage_and(name, op.forward.x.dtype, op.forward.weight.dtype, [&](auto t, auto w) {
+    part_sums<typename decltype(t)::type, typename decltype(w)::type>(stream, op);
   });
 }
 

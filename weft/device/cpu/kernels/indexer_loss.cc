@@ -21,9 +21,10 @@ struct Space {
       : target(static_cast<Acc*>(at)), scores(target + K), products(scores + K), sums(products + K * heads) {}
 };
 
-// The attention's probabilities of the chosen keys, averaged over its heads.
+// The attention's probabilities of the chosen keys, averaged over the heads of all ranks.
 template <class T, class Acc>
-void average_attention(const SparseAttention& op, std::int64_t t, const KeyRow& chosen, Acc* target) {
+void average_attention(const SparseAttention& op, std::int64_t t, const KeyRow& chosen, std::int64_t heads,
+                       Acc* target) {
   const Attention& x = op.attention;
   const std::int64_t group = x.heads / x.kv_heads;
   std::fill_n(target, chosen.count, Acc{0});
@@ -35,7 +36,24 @@ void average_attention(const SparseAttention& op, std::int64_t t, const KeyRow& 
       target[j] += fast_exp_negative(static_cast<Acc>(x.scale) * dot(q, k, x.dim) - lse);
     }
   }
-  for (std::int64_t j = 0; j < chosen.count; ++j) target[j] /= static_cast<Acc>(x.heads);
+  for (std::int64_t j = 0; j < chosen.count; ++j) target[j] /= static_cast<Acc>(heads);
+}
+
+struct Queries {
+  std::int64_t first, end;
+  bool has(std::int64_t t) const { return t >= first && t < end; }
+};
+Queries queries_of(const IndexerLoss& op) {
+  if (op.means.given()) return {op.first, op.first + op.queries};
+  return {0, op.indexer.q.rows()};
+}
+
+// Nothing of a query that another rank has.
+template <class T, class Acc>
+void skip_query(const IndexerLoss& op, std::int64_t t, std::int64_t K) {
+  std::fill_n(row<Acc>(op.scratch, t), K + 1, Acc{0});
+  std::fill_n(row<T>(op.dq, t), op.indexer.heads * op.indexer.dim, T{});
+  std::fill_n(row<T>(op.dw, t), op.indexer.heads, T{});
 }
 
 // Query t: its loss; d(score) of its keys go to `dscores`.
@@ -45,7 +63,10 @@ Acc query_loss(const IndexerLoss& op, std::int64_t t, double factor, const Space
   const KeyRow chosen("indexer_loss", op.attention.keys, t);
   const std::int64_t n = chosen.count;
   const Acc scale = static_cast<Acc>(x.scale);
-  average_attention<T>(op.attention, t, chosen, space.target);
+  if (op.means.given())
+    std::copy_n(row<Acc>(op.means, t - op.first), n, space.target);
+  else
+    average_attention<T>(op.attention, t, chosen, op.attention.attention.heads, space.target);
   std::fill_n(space.scores, n, Acc{0});
   const T* w = row<T>(x.w, t);
   for (std::int64_t h = 0; h < x.heads; ++h)
@@ -85,7 +106,8 @@ void key_gradients(const IndexerLoss& op, std::int64_t begin, std::int64_t end, 
   const Indexer& x = op.indexer;
   const Acc scale = static_cast<Acc>(x.scale);
   std::fill_n(sums, (end - begin) * x.dim, Acc{0});
-  for (std::int64_t t = begin; t < end; ++t) {
+  const Queries own = queries_of(op);
+  for (std::int64_t t = std::max(begin, own.first); t < std::min(end, own.end); ++t) {
     const KeyRow chosen("indexer_loss", op.attention.keys, t);
     const Acc* dscores = row<Acc>(op.scratch, t);
     for (std::int64_t j = 0; j < chosen.count; ++j) {
@@ -103,6 +125,25 @@ void key_gradients(const IndexerLoss& op, std::int64_t begin, std::int64_t end, 
 
 }  // namespace
 
+void attention_means(Stream& stream, const AttentionMeans& op) {
+  constexpr const char* name = "attention_means";
+  check_arguments(name, op);
+  const Attention& a = op.attention.attention;
+  const std::int64_t K = columns_of(op.attention.keys);
+  with_storage(name, a.q.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    using Acc = Accumulator<T>;
+    split_rows(stream, a.q.rows(), K * a.heads * a.dim, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t t = begin; t < end; ++t) {
+        const KeyRow chosen(name, op.attention.keys, t);
+        Acc* means = row<Acc>(op.means, t);
+        average_attention<T>(op.attention, t, chosen, op.heads, means);
+        std::fill_n(means + chosen.count, K - chosen.count, Acc{0});
+      }
+    });
+  });
+}
+
 void indexer_loss(Stream& stream, const IndexerLoss& op) {
   constexpr const char* name = "indexer_loss";
   const Indexer& x = op.indexer;
@@ -111,6 +152,7 @@ void indexer_loss(Stream& stream, const IndexerLoss& op) {
   const std::int64_t K = columns_of(op.attention.keys);
   const double factor = op.factor * read_scalar(name, op.scale);
   const Attention& a = op.attention.attention;
+  const Queries own = queries_of(op);
   const std::int64_t length = !a.boundaries.given() && a.length > 0 ? a.length : tokens;
   with_storage(name, x.q.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
@@ -118,6 +160,10 @@ void indexer_loss(Stream& stream, const IndexerLoss& op) {
     split_rows(stream, tokens, K * (x.heads * x.dim + a.heads * a.dim), [&](std::int64_t begin, std::int64_t end) {
       const Space<Acc> space(thread_scratch(Space<Acc>::bytes(K, x.heads, x.dim)), K, x.heads);
       for (std::int64_t t = begin; t < end; ++t) {
+        if (!own.has(t)) {
+          skip_query<T, Acc>(op, t, K);
+          continue;
+        }
         Acc* mine = row<Acc>(op.scratch, t);
         mine[K] = query_loss<T>(op, t, factor, space, mine);
       }

@@ -12,7 +12,7 @@ namespace {
 
 template <int threads, int V, class T, class W>
 __global__ void gated_forward(Rows<const T> xs, Rows<const T> zs, const W* weights, Rows<T> ys, float* inverses,
-                              Parts parts, float eps, bool gate_first) {
+                              Parts parts, float eps, bool gate_first, Rows<const float> squares, float whole) {
   const std::int64_t index = part_index();
   if (index >= parts.rows * parts.count) return;
   const std::int64_t r = index / parts.count, part = index % parts.count, offset = part * parts.width;
@@ -20,7 +20,8 @@ __global__ void gated_forward(Rows<const T> xs, Rows<const T> zs, const W* weigh
   const W* weight = weights + part * parts.weight_step;
   T* y = ys[r] + offset;
   float sum = 0, v[V], g[V], w[V];
-  for (std::int64_t j = threadIdx.x * V; j < parts.width; j += threads * V) {
+  // Where ranks divide the parts, the sum is given.
+  for (std::int64_t j = threadIdx.x * V; !squares.data && j < parts.width; j += threads * V) {
     load<V>(x + j, v);
     if (gate_first) {
       load<V>(z + j, g);
@@ -30,8 +31,8 @@ __global__ void gated_forward(Rows<const T> xs, Rows<const T> zs, const W* weigh
 #pragma unroll
     for (int i = 0; i < V; ++i) sum += v[i] * v[i];
   }
-  sum = part_sum<threads>(sum);
-  const float inverse = 1.0f / sqrtf(sum / static_cast<float>(parts.width) + eps);
+  sum = squares.data ? squares[r][part] : part_sum<threads>(sum);
+  const float inverse = 1.0f / sqrtf(sum / whole + eps);
   if (threadIdx.x == 0) inverses[index] = inverse;
   for (std::int64_t j = threadIdx.x * V; j < parts.width; j += threads * V) {
     load<V>(x + j, v);
@@ -104,6 +105,45 @@ struct GatedGradients {
   }
 };
 
+// The sums over a rank's piece of each part: of squares, or with dy those of the gradients.
+template <int threads, class T, class W>
+__global__ void gated_sums(GatedGradients<T, W> f, Rows<float> sums, Parts parts) {
+  const std::int64_t index = part_index();
+  if (index >= parts.rows * parts.count) return;
+  const std::int64_t r = index / parts.count, part = index % parts.count, offset = part * parts.width;
+  const W* weights = f.weights + part * parts.weight_step;
+  float sum = 0;
+  for (std::int64_t j = threadIdx.x; j < parts.width; j += threads) {
+    const float x = widen(f.in[0][r][offset + j]), z = widen(f.in[1][r][offset + j]);
+    if (f.in[2].data) {
+      const float v[3] = {x, z, widen(f.in[2][r][offset + j])};
+      sum += f.dot(v, widen(weights[j]));
+    } else {
+      const float u = f.gate_first ? x * (z * GatedGradients<T, W>::share(z)) : x;
+      sum += u * u;
+    }
+  }
+  sum = part_sum<threads>(sum);
+  if (threadIdx.x == 0) sums[r][part] = sum;
+}
+
+// dx and dz where the sum over a whole part is given.
+template <int threads, class T, class W>
+__global__ void divided_gradients(GatedGradients<T, W> f, Rows<const float> products, Parts parts, float whole) {
+  const std::int64_t index = part_index();
+  if (index >= parts.rows * parts.count) return;
+  const std::int64_t r = index / parts.count, part = index % parts.count, offset = part * parts.width;
+  const W* weights = f.weights + part * parts.weight_step;
+  const float inverse = f.inverses[index], along = inverse * inverse * inverse * products[r][part] / whole;
+  for (std::int64_t j = threadIdx.x; j < parts.width; j += threads) {
+    const float v[3] = {widen(f.in[0][r][offset + j]), widen(f.in[1][r][offset + j]), widen(f.in[2][r][offset + j])};
+    float out[2];
+    f.gradients(v, widen(weights[j]), inverse, along, out);
+    f.out[0][r][offset + j] = narrow<T>(out[0]);
+    f.out[1][r][offset + j] = narrow<T>(out[1]);
+  }
+}
+
 template <int threads, int V, class T>
 __global__ void l2_forward(Rows<const T> xs, Rows<T> ys, Parts parts, float eps, float scale) {
   const std::int64_t index = part_index();
@@ -168,6 +208,7 @@ void gated_norm(Stream& stream, const GatedNorm& op) {
     using T = typename decltype(t)::type;
     using W = typename decltype(u)::type;
     const bool held =
+        !op.squares.given() &&
         with_held<T>(parts, packs(parts.width, {&op.x, &op.z, &op.y, &op.weight}), [&](auto threads, auto count) {
           constexpr int n = decltype(threads)::value;
           const Launch l = held_launch<n, few_parts<n>>(parts);
@@ -183,7 +224,9 @@ void gated_norm(Stream& stream, const GatedNorm& op) {
         const Launch l = launch_of<n>(parts);
         gated_forward<n, V, T, W><<<l.grid, l.block, 0, cuda_stream(stream).handle()>>>(
             rows_of<const T>(op.x), rows_of<const T>(op.z), op.weight.as<W>(), rows_of<T>(op.y), op.inverse.as<float>(),
-            parts, static_cast<float>(op.eps), op.gate_first);
+            parts, static_cast<float>(op.eps), op.gate_first,
+            op.squares.given() ? rows_of<const float>(op.squares) : Rows<const float>{},
+            static_cast<float>(op.squares.given() ? op.whole : parts.width));
         launched(name);
       });
     });
@@ -204,9 +247,51 @@ void gated_norm_backward(Stream& stream, const GatedNormBackward& op) {
                                          f.weight.as<W>(),
                                          f.inverse.as<float>(),
                                          f.gate_first};
+    if (op.products.given()) {
+      with_storage_and(name, f.x.dtype, op.dweight.dtype, [&](auto, auto g) {
+        const bool shared = parts.weight_step == 0;
+        const WeightTerms<GatedGradients<T, W>> terms{gradients, static_cast<unsigned>(parts.count),
+                                                      static_cast<unsigned>(parts.width), shared};
+        sum_columns(name, cuda_stream(stream), terms, parts.rows * (shared ? parts.count : 1),
+                    op.dweight.shape.elements(), nullptr, op.dweight.as<typename decltype(g)::type>(), op.store);
+      });
+      if (parts.rows == 0) return;
+      with_threads(parts, [&](auto threads) {
+        constexpr int n = decltype(threads)::value;
+        const Launch l = launch_of<n>(parts);
+        divided_gradients<n><<<l.grid, l.block, 0, cuda_stream(stream).handle()>>>(
+            gradients, rows_of<const float>(op.products), parts, static_cast<float>(f.whole));
+        launched(name);
+      });
+      return;
+    }
     with_storage_and(name, f.x.dtype, op.dweight.dtype, [&](auto, auto g) {
       queue_gradients<typename decltype(g)::type>(name, cuda_stream(stream), gradients, parts, packed, op.dweight,
                                                   op.store);
+    });
+  });
+}
+
+void gated_norm_sums(Stream& stream, const GatedNormSums& op) {
+  constexpr const char* name = "gated_norm_sums";
+  check_arguments(name, op);
+  const GatedNorm& f = op.forward;
+  const Parts parts = parts_of(f.x, f.weight, f.groups);
+  if (parts.rows == 0) return;
+  with_storage_and(name, f.x.dtype, f.weight.dtype, [&](auto t, auto u) {
+    using T = typename decltype(t)::type;
+    using W = typename decltype(u)::type;
+    const GatedGradients<T, W> terms{
+        {rows_of<const T>(f.x), rows_of<const T>(f.z), op.dy.given() ? rows_of<const T>(op.dy) : Rows<const T>{}},
+        {},
+        f.weight.as<W>(),
+        nullptr,
+        f.gate_first};
+    with_threads(parts, [&](auto threads) {
+      constexpr int n = decltype(threads)::value;
+      const Launch l = launch_of<n>(parts);
+      gated_sums<n><<<l.grid, l.block, 0, cuda_stream(stream).handle()>>>(terms, rows_of<float>(op.sums), parts);
+      launched(name);
     });
   });
 }

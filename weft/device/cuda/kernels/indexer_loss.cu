@@ -19,7 +19,40 @@ struct LossArguments {
   Rows<float> scratch;  // [T][K + 1]: gradients of the scores, then the query's loss
   const double* loss_scale;
   double factor;
+  Rows<const float> means;  // [queries][K]: of those from `first` on; null: of all, from the attention
+  int first, end;           // the queries of this rank
 };
+
+// p of key j, by a warp.
+template <class T>
+__device__ float mean_of_heads(const Rows<const T>& q, const Rows<const T>& k, const Rows<const float>& lse, int t,
+                               int key, int heads, int group, int dim, float scale) {
+  float sum = 0;
+  for (int h = 0; h < heads; ++h)
+    sum += expf(scale * warp_dot(q[t] + h * dim, k[key] + h / group * dim, dim) - lse[h][t]);
+  return sum;
+}
+
+template <class T>
+struct MeanArguments {
+  ChosenKeys chosen;
+  Rows<const T> q, k;
+  Rows<const float> lse;
+  int heads, group, dim;
+  float scale, all_heads;
+  Rows<float> means;
+};
+
+template <class T>
+__global__ void means_kernel(MeanArguments<T> a) {
+  const int t = static_cast<int>(blockIdx.x), me = static_cast<int>(threadIdx.x), n = a.chosen.count(t);
+  const std::int32_t* keys = a.chosen.keys[t];
+  for (int j = me / 32; j < a.chosen.K; j += sparse_warps) {
+    const float sum =
+        j < n ? mean_of_heads(a.q, a.k, a.lse, t, keys[j], a.heads, a.group, a.dim, a.scale) / a.all_heads : 0.0f;
+    if (me % 32 == 0) a.means[t][j] = sum;
+  }
+}
 
 template <class T>
 __global__ void query_kernel(LossArguments<T> a) {
@@ -29,16 +62,23 @@ __global__ void query_kernel(LossArguments<T> a) {
   const int t = static_cast<int>(blockIdx.x), me = static_cast<int>(threadIdx.x), n = a.chosen.count(t);
   const std::int32_t* keys = a.chosen.keys[t];
   float* dscores = a.scratch[t];
+  if (t < a.first || t >= a.end) {  // another rank's
+    for (int j = me; j <= a.chosen.K; j += sparse_threads) dscores[j] = 0;
+    for (int e = me; e < x.heads * x.dim; e += sparse_threads) a.dq[t][e] = narrow<T>(0.0f);
+    for (int h = me; h < x.heads; h += sparse_threads) a.dw[t][h] = narrow<T>(0.0f);
+    return;
+  }
   for (int j = me / 32; j < n; j += sparse_warps) {
-    float sum = 0, score = 0;
-    for (int h = 0; h < a.heads; ++h)
-      sum += expf(a.scale * warp_dot(a.q[t] + h * a.dim, a.k[keys[j]] + h / a.group * a.dim, a.dim) - a.lse[h][t]);
+    float score = 0;
+    const float mean = a.means.data ? a.means[t - a.first][j]
+                                    : mean_of_heads(a.q, a.k, a.lse, t, keys[j], a.heads, a.group, a.dim, a.scale) /
+                                          static_cast<float>(a.heads);
     for (int h = 0; h < x.heads; ++h) {
       const float product = warp_dot(x.q[t] + h * x.dim, x.k[keys[j]], x.dim);
       score += x.scale * widen(x.w[t][h]) * (product > 0 ? product : 0.0f);
     }
     if (me % 32 == 0) {
-      target[j] = sum / static_cast<float>(a.heads);
+      target[j] = mean;
       scores[j] = score;
     }
   }
@@ -119,6 +159,28 @@ __global__ void loss_kernel(Rows<const float> scratch, int tokens, int K, const 
 
 }  // namespace
 
+void attention_means(Stream& stream, const AttentionMeans& op) {
+  constexpr const char* name = "attention_means";
+  check_arguments(name, op);
+  const Attention& a = op.attention.attention;
+  const ChosenKeys chosen = chosen_keys(name, op.attention);
+  if (a.q.rows() == 0) return;
+  with_storage(name, a.q.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const MeanArguments<T> arguments{chosen,
+                                     rows_of<const T>(a.q),
+                                     rows_of<const T>(a.k),
+                                     rows_of<const float>(a.lse),
+                                     static_cast<int>(a.heads),
+                                     static_cast<int>(a.heads / a.kv_heads),
+                                     static_cast<int>(a.dim),
+                                     static_cast<float>(a.scale),
+                                     static_cast<float>(op.heads),
+                                     rows_of<float>(op.means)};
+    run_sparse(name, cuda_stream(stream), means_kernel<T>, dim3(static_cast<unsigned>(a.q.rows())), 0, arguments);
+  });
+}
+
 void indexer_loss(Stream& stream, const IndexerLoss& op) {
   constexpr const char* name = "indexer_loss";
   const Indexer& x = op.indexer;
@@ -126,6 +188,7 @@ void indexer_loss(Stream& stream, const IndexerLoss& op) {
   const std::int64_t tokens = x.q.rows();
   check_arguments(name, op);
   const ChosenKeys chosen = chosen_keys(name, op.attention);
+  const bool given = op.means.given();
   const auto fits = [](bool condition, const char* why) { require(condition, name, why); };
   fits(op.scale.dtype == DType::f64, "the scale is not f64");
   fits(x.dim <= 1024, "GPUs do not support indexers of more than 1024 dims yet");
@@ -146,7 +209,10 @@ void indexer_loss(Stream& stream, const IndexerLoss& op) {
                                      rows_of<T>(op.dw),
                                      rows_of<float>(op.scratch),
                                      op.scale.as<double>(),
-                                     op.factor};
+                                     op.factor,
+                                     given ? rows_of<const float>(op.means) : Rows<const float>{},
+                                     static_cast<int>(op.first),
+                                     static_cast<int>(given ? op.first + op.queries : tokens)};
     if (tokens > 0) {
       const dim3 grid(static_cast<unsigned>(tokens));
       run_sparse(name, s, query_kernel<T>, grid, 3 * static_cast<std::int64_t>(chosen.K), arguments);

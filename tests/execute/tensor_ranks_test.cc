@@ -32,6 +32,27 @@ const Layers all_layers[] = {
        c.config.zero_centred_norms = true;
      }},
     {"recurrent", "M-G", [](RankCase& c) { c.config.mamba.groups = 4; }},
+    {"recurrent_with_few_groups", "M-G",
+     [](RankCase& c) {
+       c.config.mamba.groups = 2;
+       c.config.mamba.conv_bias = true;
+     }},
+    {"recurrent_with_one_group", "MM",
+     [](RankCase& c) {
+       c.config.mamba.groups = 1;
+       c.config.mamba.conv_bias = false;
+     }},
+    {"a_norm_over_all_heads", "M*",
+     [](RankCase& c) {
+       c.config.mamba.groups = 4;
+       c.config.mamba.norm_by_group = false;
+     }},
+    {"an_indexer_that_learns", "DD",
+     [](RankCase& c) {
+       c.config.latent_attention = {
+           .heads = 4, .q_rank = 6, .kv_rank = 6, .head_dim = 4, .rotary_dim = 2, .value_dim = 4};
+       c.config.latent_attention.indexer = {.heads = 2, .dim = 4, .topk = 3, .loss_factor = 0.5};
+     }},
     {"latent", "+D",
      [](RankCase& c) {
        c.config.latent_attention = {

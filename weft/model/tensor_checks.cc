@@ -51,10 +51,7 @@ void check_experts(const ModelConfig& config, const ModuleOptions& options, std:
 
 void check_mamba(const MambaSpec& m, std::int64_t ranks) {
   require_divides(m.heads, "mamba.heads", ranks);
-  require_divides(m.groups, "mamba.groups", ranks);
-  if (!m.norm_by_group)
-    throw UserError("`tensor_ranks` {}: the norm of a Mamba layer over its whole width is not divided yet; use 1",
-                    ranks);
+  require_shares(m.groups, "mamba.groups", ranks);
 }
 
 }  // namespace
@@ -70,11 +67,6 @@ void check_tensor_ranks(const ModelConfig& config, const Pattern& pattern, const
   require_divides(config.hidden, "hidden", ranks);
   if (has(Symbol::latent_attention) || has(Symbol::sparse_attention))
     require_divides(config.latent_attention.heads, "latent_attention.heads", ranks);
-  if (has(Symbol::sparse_attention) && config.latent_attention.indexer.loss_factor > 0)
-    throw UserError(
-        "`latent_attention.indexer.loss_factor` {}: an indexer does not learn on `tensor_ranks` {} yet; use 0, or one "
-        "rank",
-        config.latent_attention.indexer.loss_factor, ranks);
   if (has(Symbol::mamba)) check_mamba(config.mamba, ranks);
   if (has(Symbol::gated_delta)) {
     require_divides(config.delta_net.heads, "delta_net.heads", ranks);

@@ -23,6 +23,7 @@ CausalConvolution operation(const Run& r, const Convolution& c, const Tensor& x,
   CausalConvolution op;
   op.x = x.slice_columns(used.column, used.count);
   op.weight = r[c.shared_weight.value].slice_rows(used.first, used.count);
+  if (c.shared_bias.value.valid()) op.bias = r[c.shared_bias.value].slice_rows(used.first, used.count);
   op.boundaries = given(r, c.boundaries);
   op.length = c.length;
   return op;
@@ -49,12 +50,18 @@ void Convolution::backward(const Run& r, const Tensor& x, const Tensor& dy, cons
   r.ops().causal_convolution_backward(r.stream(), {op, mine(dy), mine(dx)});
   if (!shares()) return;
   const Tensor all = r[shared_weight.gradient];
-  if (r.store(shared_weight.gradient) == Store::write) r.ops().fill(r.stream(), {all, 0});
+  Tensor biases;
+  if (shared_bias.value.valid()) biases = r[shared_bias.gradient];
+  if (r.store(shared_weight.gradient) == Store::write) {
+    r.ops().fill(r.stream(), {all, 0});
+    if (biases.given()) r.ops().fill(r.stream(), {biases, 0});
+  }
   for (const SharedInput::Used& used : shared) {
     const CausalConvolution some = operation(r, *this, x, used);
     const Tensor d = dy.slice_columns(used.column, used.count);
-    r.ops().causal_convolution_weight_gradient(r.stream(),
-                                               {some, d, all.slice_rows(used.first, used.count), {}, Store::add});
+    r.ops().causal_convolution_weight_gradient(
+        r.stream(), {some, d, all.slice_rows(used.first, used.count),
+                     biases.given() ? biases.slice_rows(used.first, used.count) : Tensor{}, Store::add});
     r.ops().causal_convolution_backward(r.stream(), {some, d, dx.slice_columns(used.column, used.count)});
   }
 }

@@ -9,9 +9,9 @@ struct Convolution : ParameterValues {  // [channels, taps]
   ParameterValues bias = {};            // [channels]; invalid: none
   std::int64_t length = 0;              // of a sequence
   ValueId boundaries = {};              // of documents in it; may be invalid
-  // Channels after `own` that several tensor ranks have, each some of them (SharedInput); without a bias.
+  // Channels after `own` that several tensor ranks have, each some of them (SharedInput).
   std::int64_t own = 0;  // 0: all
-  ParameterValues shared_weight = {};
+  ParameterValues shared_weight = {}, shared_bias = {};
   std::vector<SharedInput::Used> shared = {};
   bool has_bias() const { return bias.value.valid(); }
 

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "weft/device/operations.h"
+#include "weft/model/layers/tensor_transfers.h"
 #include "weft/model/layers/uses.h"
 #include "weft/model/layers/weighted.h"
 
@@ -25,6 +26,11 @@ struct KeyChooser {
   ParameterValues norm, norm_bias;
   ValueId q, kw, k, mean, inverse, keys;
   ValueId dq, dkw, dk, scratch, loss, scales;
+  // Of several tensor ranks: p over the heads here, [T, K]; summed over ranks, of all queries or of those of this rank.
+  ValueId means, all_means;
+  TensorRanks ranks;
+  Range queries;  // of this rank
+  std::int64_t heads = 0;
 
   Indexer scores(const Run& r) const { return {r[q], r[k], r[kw].slice_columns(d, n), n, d, scale}; }
   Tensor raw_k(const Run& r) const { return r[kw].slice_columns(0, d); }
@@ -65,7 +71,7 @@ void add_backward_values(ModuleBuilder& b, std::int64_t K, KeyChooser& v) {
   if (!m.indexer_loss.valid()) {
     Value loss{"indexer_loss", ValueKind::step, acc, {1}};
     loss.read_by_host = true;
-    loss.summed_over = b.summed_over_data();
+    loss.summed_over = b.summed_over_tokens();
     m.indexer_loss = b.value(std::move(loss));
   }
   v.loss = m.indexer_loss;
@@ -74,6 +80,10 @@ void add_backward_values(ModuleBuilder& b, std::int64_t K, KeyChooser& v) {
   v.dkw = b.activation("d(indexer_kw)", compute, {T, v.d + v.n});
   v.dk = b.scratch("d(indexer_k)", compute, {T, v.d});
   v.scratch = b.scratch("indexer_scratch", acc, {T, K + 1});
+  if (!v.ranks.divide()) return;
+  v.means = b.activation("attention_means", acc, {T, K});
+  v.all_means = b.activation("all_attention_means", acc, {v.ranks.sequence ? v.queries.count : T, K});
+  m.values[v.all_means.index()].summed_over = v.ranks.group;
 }
 
 void rotate(const Run& r, const KeyChooser& v, const Tensor& x, std::int64_t heads, bool inverse) {
@@ -99,6 +109,11 @@ void run_backward(const Run& r, const KeyChooser& v, const Attention& attention)
   IndexerLoss own{v.scores(r), {attention, r[v.keys]}, r[v.scales].slice_rows(0, 1), r[v.loss]};
   own.dq = r[v.dq], own.dk = r[v.dk], own.dw = dkw.slice_columns(v.d, v.n), own.scratch = r[v.scratch];
   own.factor = v.factor, own.store = r.store(v.loss);
+  if (v.ranks.divide()) {
+    const Tensor means = r[v.all_means];
+    own.means = v.ranks.sequence ? means : means.slice_rows(v.queries.first, v.queries.count);
+    own.first = v.queries.first, own.queries = v.queries.count;
+  }
   r.ops().indexer_loss(r.stream(), own);
   rotate(r, v, r[v.dq], v.n, true);
   rotate(r, v, r[v.dk], 1, true);
@@ -122,10 +137,21 @@ PieceCode backward(const KeyChooser& v, std::function<Attention(const Run&)> att
   PieceCode g;
   reads(g, {v.q, v.kw, v.k, v.mean, v.inverse, v.keys, v.norm.value, v.rope.cosine, v.rope.sine, v.rope.positions,
             v.boundaries, v.scales});
+  reads(g, {v.all_means});
   writes(g, {v.dq, v.dkw, v.dk, v.scratch});
   adds_to(g, {v.loss, v.norm.gradient, v.norm_bias.gradient});
   g.run = [v, attention = std::move(attention)](const Run& r) { run_backward(r, v, attention(r)); };
   return g;
+}
+
+PieceCode means(const KeyChooser& v, std::function<Attention(const Run&)> attention) {
+  PieceCode m;
+  reads(m, {v.keys});
+  writes(m, {v.means});
+  m.run = [v, attention = std::move(attention)](const Run& r) {
+    r.ops().attention_means(r.stream(), {{attention(r), r[v.keys]}, r[v.means], v.heads});
+  };
+  return m;
 }
 
 PieceCode weight_gradient(const KeyChooser& v) {
@@ -142,7 +168,7 @@ PieceCode weight_gradient(const KeyChooser& v) {
 }  // namespace
 
 IndexerParts add_indexer(ModuleBuilder& b, const IndexerSpec& spec, IndexerInput xn, ValueId q_latent,
-                         const RotaryTables& rope, std::function<Attention(const Run&)> attention) {
+                         const RotaryTables& rope, std::int64_t heads, std::function<Attention(const Run&)> attention) {
   const std::int64_t K = std::min(spec.topk, b.options().length);
   KeyChooser v;
   v.xn = xn.forward;
@@ -157,11 +183,20 @@ IndexerParts add_indexer(ModuleBuilder& b, const IndexerSpec& spec, IndexerInput
   v.epsilon = spec.norm_epsilon;
   v.factor = spec.loss_factor;
   v.trained = spec.loss_factor > 0;
+  v.ranks = b.tensor_ranks();
+  v.queries = v.ranks.part_of(b.tokens());
+  v.heads = heads;
   add_parameters(b, v);
   add_forward_values(b, K, v);
-  if (!v.trained) return {v.keys, forward(v), {}, {}};
+  if (!v.trained) return {v.keys, forward(v), {}, {}, {}, {}};
   add_backward_values(b, K, v);
-  return {v.keys, forward(v), backward(v, std::move(attention)), weight_gradient(v)};
+  IndexerParts parts{v.keys, forward(v), backward(v, attention), weight_gradient(v), {}, {}};
+  if (v.ranks.divide()) {
+    parts.means = means(v, std::move(attention));
+    parts.sum_of_means =
+        v.ranks.sequence ? scattered(v.ranks, v.means, v.all_means) : summed(v.ranks, v.means, v.all_means);
+  }
+  return parts;
 }
 
 }  // namespace weft

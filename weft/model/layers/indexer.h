@@ -11,13 +11,16 @@ namespace weft {
 struct IndexerParts {
   ValueId keys;  // i32 [T, K], K = min(topk, length)
   PieceCode forward, backward, weight_gradient;
+  // Of several tensor ranks, before backward: p over the heads of this rank, and the sum over ranks.
+  PieceCode means, sum_of_means;
 };
-// xn [T, H]: the layer's input after its norm, for the forward pass and for weight gradients; q_latent [T, rank]: the queries' latent after its norm; rope: the tables
-// of the layer's rotary part; attention: what the layer computes over the keys.
+// xn [T, H]: the layer's input after its norm, for the forward pass and for weight gradients; q_latent [T, rank]: the queries'
+// latent after its norm; rope: the tables of the layer's rotary part; attention: what the layer computes over the keys, with
+// `heads` on all ranks. Tensor ranks all have the whole indexer; each adds up the loss of its part of the queries.
 struct IndexerInput {
   ValueId forward, weights;
 };
 IndexerParts add_indexer(ModuleBuilder& b, const IndexerSpec& spec, IndexerInput xn, ValueId q_latent,
-                         const RotaryTables& rope, std::function<Attention(const Run&)> attention);
+                         const RotaryTables& rope, std::int64_t heads, std::function<Attention(const Run&)> attention);
 
 }  // namespace weft

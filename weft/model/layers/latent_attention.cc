@@ -265,6 +265,16 @@ PieceCode backward(const LatentAttention& v) {
   return g;
 }
 
+// What an indexer learns from where tensor ranks divide the heads.
+void add_means(ModuleBuilder& b, const LatentAttention& v) {
+  if (!v.indexer.means) return;
+  b.piece("means_sum", Lane::tensor).backward = v.indexer.sum_of_means;
+  PieceCode& means = b.piece("means").backward;
+  means = v.indexer.means;
+  // All that attention_of names.
+  reads(means, {v.k, v.kv, v.low_rank() ? v.q : v.in, v.mixed, v.lse, v.boundaries});
+}
+
 PieceCode weight_gradient(const LatentAttention& v) {
   PieceCode w = v.weight_gradient();
   reads(w, {v.dkv, v.c_norm});
@@ -291,9 +301,9 @@ ValueId add_latent_attention(ModuleBuilder& b, const LatentAttentionSpec& spec, 
   add_parameters(b, spec, v);
   add_values(b, v);
   if (sparse)
-    v.indexer = add_indexer(b, spec.indexer, {v.xn_of_body(), v.xn_of_weights()}, v.a_norm, v.rope,
+    v.indexer = add_indexer(b, spec.indexer, {v.xn_of_body(), v.xn_of_weights()}, v.a_norm, v.rope, spec.heads,
                             [v](const Run& r) { return attention_of(r, v); });
-  return v.add_piece(b, forward(v), backward(v), weight_gradient(v), parts(v));
+  return v.add_piece(b, forward(v), backward(v), weight_gradient(v), parts(v), {}, [&] { add_means(b, v); });
 }
 
 }  // namespace weft

@@ -83,9 +83,11 @@ std::vector<PiecePart> ResidualBlock::parts(std::vector<PiecePart> body) const {
 }
 
 ValueId ResidualBlock::add_piece(ModuleBuilder& b, PieceCode forward, PieceCode backward, PieceCode weight_gradient,
-                                 std::vector<PiecePart> body) const {
+                                 std::vector<PiecePart> body, std::optional<SecondHalf> second,
+                                 const std::function<void()>& add_more) const {
   if (cut_.ranks.divide()) {
-    add_cut_pieces(b, std::move(forward), std::move(backward), std::move(weight_gradient), std::move(body));
+    add_cut_pieces(b, std::move(forward), std::move(backward), std::move(weight_gradient), std::move(body),
+                   std::move(second), add_more);
     return y;
   }
   Piece& p = b.piece("mix");

@@ -14,6 +14,8 @@
 // What several tensor ranks have of W_in (heads of keys that they share) is a SharedInput.
 #pragma once
 
+#include <optional>
+
 #include "weft/model/layers/weighted.h"
 
 namespace weft {
@@ -30,6 +32,14 @@ struct SharedInput {
   void forward(const Run& r, const Tensor& xn, const Tensor& in) const;
   void backward(const Run& r, const Tensor& din, const Tensor& dxn) const;  // adds to dxn
   void weight_gradient(const Run& r, const Tensor& din, const Tensor& xn) const;
+};
+
+// What comes after a sum over tensor ranks in the middle of a body, such as the norm of a Mamba layer over more columns than
+// a rank has.
+struct SecondHalf {
+  PieceCode forward, backward;  // without project_out
+  ValueId part, sum;            // what the first half writes in forward, and its sum over ranks
+  ValueId dpart, dsum;          // what this one writes in backward
 };
 
 struct ResidualBlock {
@@ -54,8 +64,11 @@ struct ResidualBlock {
   // Adds the pieces and returns y. In forward and backward, `uses` covers all four steps, in the order the plan
   // lists them, as for one rank, and `run` only the body; weight_gradient is complete.
   // body: what of forward can run again by itself, without norm and project_out; the first part runs after project_in.
+  // Of several tensor ranks alone: second is what of the body follows a sum over them, the other codes are of what is before it;
+  // add_more adds pieces whose backward pass comes directly before the body's.
   ValueId add_piece(ModuleBuilder& b, PieceCode forward, PieceCode backward, PieceCode weight_gradient,
-                    std::vector<PiecePart> body) const;
+                    std::vector<PiecePart> body, std::optional<SecondHalf> second = {},
+                    const std::function<void()>& add_more = {}) const;
   // Gradients of the two weights and their biases; of several tensor ranks, of W_in alone.
   PieceCode weight_gradient() const;
 
@@ -73,7 +86,10 @@ struct ResidualBlock {
   std::vector<PiecePart> parts(std::vector<PiecePart> body) const;       // of all four steps
   std::vector<PiecePart> body_parts(std::vector<PiecePart> body) const;  // with project_in
   void add_cut_pieces(ModuleBuilder& b, PieceCode forward, PieceCode backward, PieceCode weight_gradient,
-                      std::vector<PiecePart> body) const;
+                      std::vector<PiecePart> body, std::optional<SecondHalf> second,
+                      const std::function<void()>& add_more) const;
+  void add_second_half(ModuleBuilder& b, SecondHalf second) const;
+  PiecePart last_part() const;
   void add_out_weight_piece(ModuleBuilder& b) const;
   void add_norm_piece(ModuleBuilder& b) const;
   void add_gather_piece(ModuleBuilder& b, RecomputeModules modules) const;

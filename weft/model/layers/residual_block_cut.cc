@@ -82,7 +82,8 @@ void ResidualBlock::add_gradients(ModuleBuilder& b) {
 }
 
 void ResidualBlock::add_cut_pieces(ModuleBuilder& b, PieceCode forward, PieceCode backward, PieceCode weight_gradient,
-                                   std::vector<PiecePart> body) const {
+                                   std::vector<PiecePart> body, std::optional<SecondHalf> second,
+                                   const std::function<void()>& add_more) const {
   const Cut& c = cut_;
   body = body_parts(std::move(body));
   add_out_weight_piece(b);
@@ -90,36 +91,71 @@ void ResidualBlock::add_cut_pieces(ModuleBuilder& b, PieceCode forward, PieceCod
   add_gather_piece(b, modules_that_read(body, c.all_xn));
 
   Piece& mix = b.piece("mix");
+  const bool last = !second;
   mix.forward = changed(std::move(forward), {x, norm.value, inverse, y}, {{xn, {c.all_xn}}});
-  writes(mix.forward, {c.partial});
+  if (last) writes(mix.forward, {c.partial});
   for (const SharedInput& s : shared_inputs) {
     reads(mix.forward, {s.w.value});
     if (s.w.has_bias()) reads(mix.forward, {s.w.bias.value});
   }
-  mix.forward.run = [block = *this, body = std::move(mix.forward.run)](const Run& r) {
+  mix.forward.run = [block = *this, last, run = std::move(mix.forward.run)](const Run& r) {
     block.project_in(r, block.cut_.all_xn);
-    body(r);
-    block.project_out_partly(r);
+    run(r);
+    if (last) block.project_out_partly(r);
   };
   mix.backward = changed(std::move(backward), {x, inverse, norm.value, norm.gradient, dx}, {{dy, {c.all_dy}}});
   for (const SharedInput& s : shared_inputs) reads(mix.backward, {s.w.value});
-  mix.backward.run = [block = *this, body = std::move(mix.backward.run)](const Run& r) {
-    block.project_out_backward(r, block.cut_.all_dy);
-    body(r);
+  mix.backward.run = [block = *this, last, run = std::move(mix.backward.run)](const Run& r) {
+    if (last) block.project_out_backward(r, block.cut_.all_dy);
+    run(r);
     block.project_in_backward(r);
   };
   mix.weight_gradient = std::move(weight_gradient);
-  PiecePart out{"out"};
-  reads(out.code, {mixed, w_out.value});
-  if (w_out.has_bias()) reads(out.code, {w_out.bias.value});
-  writes(out.code, {c.partial});
-  out.code.run = [block = *this](const Run& r) { block.project_out_partly(r); };
   mix.parts = std::move(body);
-  mix.parts.push_back(std::move(out));
+  if (last) mix.parts.push_back(last_part());
+  if (second) add_second_half(b, std::move(*second));
+  if (add_more) add_more();
 
   if (c.ranks.sequence) add_second_gather_piece(b);
   add_scatter_piece(b);
   add_residual_piece(b);
+}
+
+PiecePart ResidualBlock::last_part() const {
+  PiecePart out{"out"};
+  reads(out.code, {mixed, w_out.value});
+  if (w_out.has_bias()) reads(out.code, {w_out.bias.value});
+  writes(out.code, {cut_.partial});
+  out.code.run = [block = *this](const Run& r) { block.project_out_partly(r); };
+  return out;
+}
+
+void ResidualBlock::add_second_half(ModuleBuilder& b, SecondHalf second) const {
+  const Cut& c = cut_;
+  for (const ValueId sum : {second.sum, second.dsum}) b.module().values[sum.index()].summed_over = c.ranks.group;
+  Piece& sums = b.piece("sums", Lane::tensor);
+  sums.forward = summed(c.ranks, second.part, second.sum);
+  sums.backward = summed(c.ranks, second.dpart, second.dsum);
+
+  Piece& p = b.piece("finish");
+  PiecePart own{"finish"}, out = last_part();
+  own.code = second.forward;
+  p.forward = second.forward;
+  reads(p.forward, {w_out.value});
+  if (w_out.has_bias()) reads(p.forward, {w_out.bias.value});
+  writes(p.forward, {c.partial});
+  p.forward.run = [block = *this, run = std::move(second.forward.run)](const Run& r) {
+    run(r);
+    block.project_out_partly(r);
+  };
+  p.parts = {std::move(own), std::move(out)};
+  p.backward = std::move(second.backward);
+  reads(p.backward, {c.all_dy, w_out.value});
+  writes(p.backward, {dmixed});
+  p.backward.run = [block = *this, run = std::move(p.backward.run)](const Run& r) {
+    block.project_out_backward(r, block.cut_.all_dy);
+    run(r);
+  };
 }
 
 void ResidualBlock::add_out_weight_piece(ModuleBuilder& b) const {

@@ -155,7 +155,7 @@ TEST(VerifyTensor, EveryDivisionIsTheOracle) {
   };
   const Run runs[] = {
       {"[*E][*E]/[*E]/[*E]",
-       {"--ranks", "4", "--tensor-model-parallel-size", "2", "--sequence-parallel", "--expert-tensor-parallel-size",
+       {"--ranks", "8", "--tensor-model-parallel-size", "2", "--sequence-parallel", "--expert-tensor-parallel-size",
         "1", "--expert-model-parallel-size", "4"}},
       {"M*ME", {"--ranks", "8", "--tensor-model-parallel-size", "4", "--expert-model-parallel-size", "2"}},
       {"[+E]G-",

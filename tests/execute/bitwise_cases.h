@@ -64,6 +64,24 @@ inline std::vector<NamedCase> bitwise_cases(int ranks) {
                                  name_of(strategy), c.instances),
                      c});
   }
+  for (const char* pattern : {"[*E]M-/[*E]", "[GE][*-]"}) {
+    if (ranks == 1) continue;
+    RankCase c = small_case(pattern);
+    c.config.experts.shared_ffn = 8;
+    c.config.experts.balance.aux_loss = 0.01;
+    c.length = 8;
+    c.dtype = ranks == 2 ? DType::f32 : DType::bf16;
+    c.ranks = ranks;
+    c.tensor_ranks = pattern[1] == '*' ? 2 : ranks;
+    c.sequence = pattern[1] == '*';
+    c.expert_tensor_ranks = c.sequence ? 1 : 2;
+    c.expert_ranks = ranks / c.expert_tensor_ranks;
+    c.sharding = c.sequence ? optim_grads_params : no_shard;
+    c.micro_batches = 3;
+    c.steps = 3;
+    cases.push_back(
+        {fmt::format("{} ranks={} tp={} etp={}", pattern, ranks, c.tensor_ranks, c.expert_tensor_ranks), c});
+  }
   return cases;
 }
 

@@ -142,7 +142,8 @@ inline RankRun run_rank(const RankCase& c, World* world, Device& device) {
   session.parameters().each(Content::weight, [&](const ParameterPart& part, const HostTensor& tensor) {
     WEFT_CHECK(result.parameters.add(part, tensor), "{} is there twice", to_text(part.identity));
   });
-  if (c.sharding != ShardingStrategy::no_shard) result.digest = weight_digest(session);
+  if (c.sharding != ShardingStrategy::no_shard || c.tensor_ranks * c.expert_tensor_ranks > 1)
+    result.digest = weight_digest(session);
   return result;
 }
 

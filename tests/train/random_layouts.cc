@@ -76,9 +76,12 @@ void add_model(Words& words, Dice& dice, const std::string& pattern) {
     if (dice.once_in(4)) words.add("{}", dice.of({"--add-qkv-bias", "--attention-output-gate"}));
   }
   if (has("+D")) words.add("--q-lora-rank 8 --kv-lora-rank 8 --qk-head-dim 4 --qk-pos-emb-head-dim 2 --v-head-dim 4");
-  if (has("D")) words.add("--dsa-indexer-n-heads 4 --dsa-indexer-head-dim 4 --dsa-indexer-topk 5");
+  if (has("D"))
+    words.add("--dsa-indexer-n-heads 4 --dsa-indexer-head-dim 4 --dsa-indexer-topk 5 --dsa-indexer-loss-coeff {}",
+              dice.of({"0", "0.5"}));
   if (has("M"))
-    words.add("--mamba-state-dim 4 --mamba-head-dim 8 --mamba-num-heads 4 --mamba-num-groups 4 --mamba-chunk-size 4");
+    words.add("--mamba-state-dim 4 --mamba-head-dim 8 --mamba-num-heads 4 --mamba-num-groups {} --mamba-chunk-size 4",
+              dice.of({1, 2, 4}));
   if (has("G"))
     words.add("--linear-num-value-heads 4 --linear-num-key-heads {} --linear-value-head-dim 8 --linear-key-head-dim 4",
               dice.of({2, 4}));

@@ -30,6 +30,7 @@ VENDOR = [  # header, the leaves that may include it
      "device/cuda comm/nccl"),
     (re.compile(r"nccl"), "comm/nccl"),
     (re.compile(r"mpi(\.h|-ext\.h|cxx\.h)$"), "comm/mpi"),
+    (re.compile(r"pcre2"), "data"),
 ]
 TOP = {"weft": "weft", "apps": "weft apps", "tests": "weft apps tests bench", "bench": "weft apps tests bench"}
 BANNED_WORDS = {"util", "utils", "helper", "helpers", "misc", "common"}

@@ -1,4 +1,4 @@
-// How far a long piece of work is, once a second; over one line where stderr is a terminal.
+// How far a long piece of work is, once a second on one line of a terminal; nothing where stderr is none.
 #pragma once
 
 #include <chrono>
@@ -18,20 +18,19 @@ class Progress {
   Progress(std::string done, double total)
       : done_(std::move(done)), total_(total), terminal_(::isatty(STDERR_FILENO) != 0) {}
   ~Progress() {
-    if (shown_ && terminal_) fmt::print(stderr, "\n");
+    if (shown_) fmt::print(stderr, "\n");
   }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
   void at(double bytes) {
     const auto now = Clock::now();
-    if (now - last_ < std::chrono::seconds(1)) return;
+    if (!terminal_ || now - last_ < std::chrono::seconds(1)) return;
     last_ = now;
     shown_ = true;
     const double seconds = seconds_so_far();
-    fmt::print(stderr, "{}{} {} of {} ({:.0f} %), {}/s, {} left{}", terminal_ ? "\r" : "", done_, human_bytes(bytes),
-               human_bytes(total_), 100 * bytes / total_, human_bytes(bytes / seconds),
-               human_seconds((total_ - bytes) * seconds / bytes), terminal_ ? "   " : "\n");
+    fmt::print(stderr, "\r{} {} of {} ({:.0f} %), {}/s, {} left   ", done_, human_bytes(bytes), human_bytes(total_),
+               100 * bytes / total_, human_bytes(bytes / seconds), human_seconds((total_ - bytes) * seconds / bytes));
     std::fflush(stderr);
   }
   double seconds_so_far() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }

@@ -1,40 +1,18 @@
 #include "apps/weft/tokenize_command.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <map>
-#include <memory>
-#include <sstream>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
-#include "apps/weft/progress.h"
+#include "apps/weft/tokenize_files.h"
+#include "apps/weft/tokenize_lines.h"
 #include "weft/base/error.h"
-#include "weft/base/file.h"
-#include "weft/base/json.h"
 #include "weft/base/text.h"
-#include "weft/data/indexed_dataset_writer.h"
-#include "weft/data/stories.h"
-#include "weft/data/tokenizer.h"
 #include "weft/train/flags.h"
+#include "weft/train/tokenizer_flags.h"
 
 namespace weft {
 namespace {
-
-enum class DocumentsAre : std::uint8_t { blank_lines, lines, whole };
-
-struct Request {
-  std::string input, prefix, tokenizer_type = "ByteTokenizer", stories_text;
-  std::size_t stories = 0;  // bytes; 0: the input is a file
-  DocumentsAre documents = DocumentsAre::blank_lines;
-  std::int64_t seed = 1, vocabulary = 0;
-  std::vector<std::string> key_lists, keys = {"text"};
-  bool append_eod = false, json = false, json_lines = false;
-};
 
 // "64K", "10M", "1G", "1000": bytes.
 std::size_t parse_size(const std::string& text) {
@@ -48,7 +26,7 @@ std::size_t parse_size(const std::string& text) {
   return static_cast<std::size_t>(number) << shift;
 }
 
-void add_flags(FlagTable& flags, Request& request) {
+void add_flags(FlagTable& flags, TokenizeRequest& request) {
   flags.further_words_mean("the text to read is --input FILE");
   flags.add("--input", request.input, "FILE", "A text, or JSON lines where the name ends in .jsonl or .json.");
   flags.custom(
@@ -64,11 +42,7 @@ void add_flags(FlagTable& flags, Request& request) {
       .at_most(4294967295.0)
       .limited_to(4294967295.0);
   flags.add("--output-prefix", request.prefix, "PREFIX", "Where the files go: PREFIX.bin and PREFIX.idx.");
-  flags.choice("--tokenizer-type", request.tokenizer_type,
-               {{"ByteTokenizer", std::string("ByteTokenizer")}, {"NullTokenizer", std::string("NullTokenizer")}},
-               "ByteTokenizer: one token per byte, 257 ids. NullTokenizer: whole numbers separated by blanks, with "
-               "--vocab-size.");
-  flags.add("--vocab-size", request.vocabulary, "N", "Ids of NullTokenizer.").at_least(1).standard("the tokenizer's");
+  add_tokenizer_flags(flags, request.tokenizer);
   flags.add("--append-eod", request.append_eod, "End each document with the end-of-document token.");
   flags.choice(
       "--documents", request.documents,
@@ -77,35 +51,46 @@ void add_flags(FlagTable& flags, Request& request) {
       "documents one after another are the file.");
   flags
       .add("--json-keys", request.key_lists, "KEYS",
-           "Of JSON lines: the key that holds the text. With several, A,B, each has files of its own, "
+           "Of JSON lines: the keys, A,B, that hold texts. Each has files of its own, named as Megatron names them: "
            "PREFIX_KEY_document.bin and .idx.")
       .each()
-      .standard("text");
+      .standard("text, into PREFIX.bin and .idx");
+  flags.add(
+      "--add-special-tokens", request.add_special_tokens,
+      "Put the tokens around each text that the tokenizer's template has, as Megatron's HuggingFaceTokenizer does.");
+  flags.add("--threads", request.threads, "N", "Threads that encode.")
+      .alias("--workers")
+      .at_least(1)
+      .at_most(1024)
+      .standard("one per core");
+  flags.add("--overwrite", request.overwrite, "Replace files that exist.");
   flags.add("--json", request.json, "Prints a summary as JSON.");
+  flags.section("Ids on standard output");
+  flags.add("--print-ids", request.print_ids,
+            "Write no files: read lines such as {\"text\": \"...\"} from standard input, and print the ids of each as "
+            "a list.");
+  flags.add("--decode", request.decode,
+            "The way back: read such lists, and print a line {\"text\": \"...\"} for each.");
+  flags.add("--skip-special-tokens", request.skip_special_tokens, "Leave special tokens out of the texts.");
 }
 
-void check(Request& request, const FlagTable& flags) {
-  if (flags.is_set("--input") == flags.is_set("--stories")) {
-    throw UserError("weft tokenize: give either --input FILE or --stories SIZE (see weft tokenize --help)");
-  }
-  if (request.prefix.empty()) {
-    throw UserError("weft tokenize: give --output-prefix PREFIX: the files are PREFIX.bin and PREFIX.idx");
-  }
-  const bool numbers = request.tokenizer_type == "NullTokenizer";
-  if (numbers != flags.is_set("--vocab-size")) {
-    throw UserError(numbers ? "--tokenizer-type NullTokenizer: needs --vocab-size N, the number of ids"
-                            : "--vocab-size: ByteTokenizer has a vocabulary of its own; drop the flag");
-  }
-  if (flags.is_set("--seed") && request.stories == 0) throw UserError("--seed: decides --stories only; drop the flag");
-  if (numbers && request.stories > 0) {
-    throw UserError("--stories: stories are text, not numbers; drop --tokenizer-type NullTokenizer");
-  }
-  request.json_lines = request.input.ends_with(".jsonl") || request.input.ends_with(".json");
-  if (request.json_lines && flags.is_set("--documents")) {
-    throw UserError("--documents: in JSON lines each line is a document; drop the flag");
-  }
+// Standard input to standard output.
+void check_lines(const TokenizeRequest& request, const FlagTable& flags) {
+  const std::string mode = request.decode ? "--decode" : "--print-ids";
+  if (request.decode && request.print_ids) throw UserError("--decode: is the way back from --print-ids; drop one");
+  for (const char* flag :
+       {"--input", "--stories", "--seed", "--output-prefix", "--documents", "--overwrite", "--json", "--threads"})
+    if (flags.is_set(flag))
+      throw UserError("{}: {} reads standard input and writes standard output; drop the flag", flag, mode);
+  for (const char* flag : {"--append-eod", "--add-special-tokens"})
+    if (request.decode && flags.is_set(flag)) throw UserError("{}: is for --print-ids, not --decode; drop it", flag);
+  if (request.skip_special_tokens && !request.decode)
+    throw UserError("--skip-special-tokens: is for --decode; drop it");
+  if (request.keys.size() > 1) throw UserError("--json-keys: {} takes one key", mode);
+}
+
+void read_keys(TokenizeRequest& request) {
   if (request.key_lists.empty()) return;
-  if (!request.json_lines) throw UserError("--json-keys: only JSON lines (FILE.jsonl) have keys; drop the flag");
   request.keys.clear();
   for (const std::string& list : request.key_lists) {
     for (const std::string& key : split(list, ',')) {
@@ -117,128 +102,46 @@ void check(Request& request, const FlagTable& flags) {
   }
 }
 
-class Job {
- public:
-  explicit Job(const Request& request)
-      : request_(request), tokenizer_(make_tokenizer(request.tokenizer_type, request.vocabulary)) {
-    for (const std::string& key : request.keys) {
-      const std::string prefix =
-          request.keys.size() == 1 ? request.prefix : fmt::format("{}_{}_document", request.prefix, key);
-      writers_.push_back(std::make_unique<IndexedDatasetWriter>(prefix, tokenizer_->vocabulary_size()));
-    }
+void check(TokenizeRequest& request, const FlagTable& flags) {
+  check_tokenizer_flags(flags, request.tokenizer);
+  read_keys(request);
+  if (request.print_ids || request.decode) return check_lines(request, flags);
+  if (request.skip_special_tokens) throw UserError("--skip-special-tokens: is for --decode; drop it");
+  if (flags.is_set("--input") == flags.is_set("--stories")) {
+    throw UserError("weft tokenize: give either --input FILE or --stories SIZE (see weft tokenize --help)");
   }
-
-  void read(std::istream& in, double total, const std::string& name) {
-    Progress progress("tokenized", total);
-    std::string line;
-    name_ = name;
-    for (line_ = 1; std::getline(in, line); ++line_) {
-      const bool ended = !in.eof();  // the last line may lack its end
-      bytes_ += line.size() + ended;
-      if (request_.json_lines) {
-        add_json_line(line, fmt::format("{}:{}", name, line_));
-      } else {
-        add_text_line(line, ended);
-      }
-      progress.at(static_cast<double>(bytes_));
-    }
-    if (in.bad()) throw RunError("cannot read {}: {}", name, std::strerror(errno));
-    end_text_document();
-    seconds_ = progress.seconds_so_far();
+  if (request.prefix.empty()) {
+    throw UserError("weft tokenize: give --output-prefix PREFIX: the files are PREFIX.bin and PREFIX.idx");
   }
-
-  void finish() {
-    if (writers_[0]->documents() == 0) throw UserError("weft tokenize: there is no text to write");
-    for (const auto& writer : writers_) writer->finish();
+  const bool numbers = request.tokenizer.type == "NullTokenizer";
+  if (flags.is_set("--seed") && request.stories == 0) throw UserError("--seed: decides --stories only; drop the flag");
+  if (numbers && request.stories > 0) {
+    throw UserError("--stories: stories are text, not numbers; drop --tokenizer-type NullTokenizer");
   }
-
-  void report(std::FILE* out) const {
-    if (request_.json) {
-      Json files = Json::array();
-      for (const auto& writer : writers_) {
-        files.push_back({{"bin", writer->token_path().string()},
-                         {"idx", writer->index_path().string()},
-                         {"documents", writer->documents()},
-                         {"tokens", writer->tokens()},
-                         {"dtype", name_of(writer->token_type())}});
-      }
-      const Json summary = {{"tokenizer", request_.tokenizer_type},
-                            {"vocabulary_size", tokenizer_->vocabulary_size()},
-                            {"eod", tokenizer_->eod()},
-                            {"append_eod", request_.append_eod},
-                            {"input_bytes", bytes_},
-                            {"seconds", seconds_},
-                            {"files", files}};
-      fmt::print(out, "{}\n", summary.dump());
-      return;
-    }
-    for (const auto& writer : writers_) {
-      fmt::print(out, "{}: {} documents, {} tokens of {} ids as {}\n", writer->token_path().string(),
-                 writer->documents(), writer->tokens(), tokenizer_->vocabulary_size(), name_of(writer->token_type()));
-    }
+  request.json_lines = request.input.ends_with(".jsonl") || request.input.ends_with(".json");
+  if (request.json_lines && flags.is_set("--documents")) {
+    throw UserError("--documents: in JSON lines each line is a document; drop the flag");
   }
+  if (!request.key_lists.empty() && !request.json_lines)
+    throw UserError("--json-keys: only JSON lines (FILE.jsonl) have keys; drop the flag");
+}
 
- private:
-  // Lines gather in pending_ until a document is whole; its separator stays only where no token stands for it.
-  void add_text_line(const std::string& line, bool ended) {
-    const bool blank = line.empty() || line == "\r";
-    if (request_.documents == DocumentsAre::blank_lines && !blank && after_blank_) end_text_document();
-    after_blank_ = blank;
-    if (pending_.empty()) first_line_ = line_;
-    pending_ += line;
-    if (ended) pending_ += '\n';
-    if (request_.documents == DocumentsAre::lines) end_text_document();
-  }
-
-  void end_text_document() {
-    const std::string where = fmt::format("{}, document at line {}", name_, first_line_);
-    add_document(*writers_[0], std::exchange(pending_, ""), where);
-  }
-
-  void add_json_line(const std::string& line, const std::string& where) {
-    if (trim(line).empty()) return;
-    const Json object = parse_json(line, where);
-    for (std::size_t i = 0; i < writers_.size(); ++i) {
-      const std::string& key = request_.keys[i];
-      const auto found = object.is_object() ? object.find(key) : object.end();
-      if (!object.is_object() || found == object.end() || !found->is_string()) {
-        throw UserError("{}: no text under the key \"{}\" (--json-keys)", where, key);
-      }
-      add_document(*writers_[i], found->get<std::string>(), where);
-    }
-  }
-
-  // A tokenizer's errors do not name the document; `where` does.
-  void add_document(IndexedDatasetWriter& writer, std::string_view text, const std::string& where) {
-    if (request_.append_eod && !request_.json_lines && request_.documents != DocumentsAre::whole) {
-      text = text.substr(0, text.find_last_not_of("\r\n") + 1);
-    }
-    std::vector<std::int32_t> ids;
-    try {
-      ids = tokenizer_->encode(text);
-    } catch (const UserError& error) {
-      throw UserError("{}: {}", where, error.what());
-    }
-    if (ids.empty()) return;  // a document without tokens is left out
-    if (request_.append_eod) ids.push_back(tokenizer_->eod());
-    writer.add_document(ids);
-  }
-
-  const Request& request_;
-  std::unique_ptr<Tokenizer> tokenizer_;
-  std::vector<std::unique_ptr<IndexedDatasetWriter>> writers_;
-  std::string name_, pending_;
-  std::int64_t line_ = 0, first_line_ = 0;  // read now, of pending_
-  bool after_blank_ = false;
-  std::size_t bytes_ = 0;
-  double seconds_ = 0;
-};
+// For a caller that must know where a document ends.
+void require_eod(const Tokenizer& tokenizer) {
+  if (tokenizer.eod() < 0)
+    throw UserError(
+        "--append-eod: the tokenizer names no token that ends a document; put a tokenizer_config.json with its "
+        "eos_token "
+        "beside it");
+}
 
 }  // namespace
 
-int run_tokenize_command(std::span<const std::string> args, std::FILE* out) {
-  Request request;
-  FlagTable flags("weft tokenize", "Writes Megatron token files: PREFIX.bin (tokens) and PREFIX.idx (index).");
+int run_tokenize_command(std::span<const std::string> args, std::FILE* out, std::istream& in) {
+  TokenizeRequest request;
+  FlagTable flags(
+      "weft tokenize",
+      "Writes Megatron token files, PREFIX.bin (tokens) and PREFIX.idx (index); or ids to standard output.");
   add_flags(flags, request);
   flags.apply(flags.scan(args));
   if (flags.help_wanted()) {
@@ -246,23 +149,15 @@ int run_tokenize_command(std::span<const std::string> args, std::FILE* out) {
     return 0;
   }
   check(request, flags);
-  Job job(request);
-  if (request.stories > 0) {
-    const std::string text = write_stories(static_cast<std::uint64_t>(request.seed), request.stories);
-    std::istringstream in(text);
-    job.read(in, static_cast<double>(text.size()), "stories");
-    write_file_atomically(request.prefix + ".txt", text);
+  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(request.tokenizer);
+  if (request.append_eod) require_eod(*tokenizer);
+  if (request.print_ids) {
+    print_ids(request, *tokenizer, in, out);
+  } else if (request.decode) {
+    print_texts(request, *tokenizer, in, out);
   } else {
-    std::error_code error;
-    const auto size = std::filesystem::file_size(request.input, error);
-    std::ifstream in(request.input, std::ios::binary);
-    if (error || !in) {
-      throw UserError("cannot read {}: {}", request.input, error ? error.message() : std::strerror(errno));
-    }
-    job.read(in, static_cast<double>(size), request.input);
+    tokenize_files(request, *tokenizer, out);
   }
-  job.finish();
-  job.report(out);
   return 0;
 }
 

@@ -85,7 +85,7 @@ TEST(Interrupts, TokenizeKeepsWhatWasThere) {
     write_text(work.file("x.bin"), "old tokens");
     write_text(work.file("x.idx"), "old index");
     const Outcome outcome = run_weft_until(
-        {"tokenize", "--stories", "100M", "--output-prefix", work.file("x")},
+        {"tokenize", "--stories", "100M", "--output-prefix", work.file("x"), "--overwrite"},
         [&] { return has_temporary(work.file(".")); }, signal);
     EXPECT_EQ(outcome.code, 128 + signal) << outcome.err;
     EXPECT_FALSE(has_temporary(work.file(".")));

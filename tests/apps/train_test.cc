@@ -208,7 +208,7 @@ TEST_F(Train, FromAHuggingFaceModel) {
 
 TEST_F(Train, FeedsALoadedModelNoBytesUnlessAskedTo) {
   const Words run = {"train", "--hf", golden("llama"), "--stories", "20000", "--seq-length", "8", "--train-iters", "1"};
-  expect_refused(run, {"--hf " + golden("llama") + ": stories would be read as one token per byte", "Use --data-path"});
+  expect_refused(run, {"--hf " + golden("llama") + ": stories would be read as one token per byte", "use --data-path"});
 }
 
 TEST_F(Train, ANumberThatIsNoneStopsTheRun) {

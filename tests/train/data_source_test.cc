@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 TEST(Tokenizers, ALoadedModelHasNoneUnlessItIsOfBytesOrOneIsNamed) {
   const auto vocabulary = [](const char* flags, std::int64_t of_model) {
-    const std::unique_ptr<Tokenizer> found =
+    const std::shared_ptr<const Tokenizer> found =
         tokenizer_of(ParsedOptions(std::string("--mock-data ") + flags).options, of_model);
     return found ? found->vocabulary_size() : 0;
   };
@@ -33,11 +33,12 @@ TEST(RunData, TextIsNoBytesForALoadedModelUnlessOneAsksForIt) {
     return message_of<UserError>([&] { open_run_data(ParsedOptions("--hf dir " + flags).options, 32000); });
   };
   for (const char* source : {"", "--stories 20000", "--text none.txt"}) {
+    EXPECT_THAT(
+        refusal(source),
+        HasSubstr("the model has a tokenizer of its own with 32000 tokens, and the folder holds no tokenizer.json"));
     EXPECT_THAT(refusal(source),
-                HasSubstr("the model has a tokenizer of its own with 32000 tokens, which Weft does not read"));
-    EXPECT_THAT(refusal(source),
-                HasSubstr("Use --data-path with token files made by that tokenizer, or --mock-data; to "
-                          "train on bytes, use --tokenizer-type ByteTokenizer"));
+                HasSubstr("use --data-path with token files made by it, or --mock-data; to train on bytes, use "
+                          "--tokenizer-type ByteTokenizer"));
   }
   EXPECT_THAT(refusal("--text none.txt"), HasSubstr("--hf dir: --text none.txt would be read as one token per byte"));
   EXPECT_EQ(refusal("--mock-data --train-iters 1 --eval-iters 0"), "");

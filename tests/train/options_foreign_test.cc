@@ -82,11 +82,9 @@ TEST(OptionsForeign, EverydayFlagsOfMegatronAreKnown) {
         "--ckpt-format torch_dist", "--no-load-rng", "--main-grads-dtype fp32", "--dataloader-type single",
         "--moe-shared-expert-overlap", "--spec a.b c --pattern M*"})
     known(flag, true);
-  for (const char* flag :
-       {"--overlap-param-gather-with-optimizer-step", "--tokenizer-model t.model", "--vocab-file v.json",
-        "--merge-file m.txt", "--tokenizer-type HuggingFaceTokenizer", "--wandb-project p", "--wandb-exp-name e",
-        "--use-torch-fsdp2", "--num-layers-per-virtual-pipeline-stage 2", "--exp-avg-dtype bf16", "--log-params-norm",
-        "--timing-log-level 2", "--profile"})
+  for (const char* flag : {"--overlap-param-gather-with-optimizer-step", "--wandb-project p", "--wandb-exp-name e",
+                           "--use-torch-fsdp2", "--num-layers-per-virtual-pipeline-stage 2", "--exp-avg-dtype bf16",
+                           "--log-params-norm", "--timing-log-level 2", "--profile"})
     known(flag, false);
 }
 

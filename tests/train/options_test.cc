@@ -19,7 +19,7 @@ TEST(Options, DefaultsAreASmallModelOnStories) {
   EXPECT_EQ(o.model.num_experts, 8);
   EXPECT_EQ(o.batch.global_batch_size, o.batch.micro_batch_size);
   EXPECT_GT(o.data.stories, 0);
-  EXPECT_EQ(o.data.tokenizer_type, "ByteTokenizer");
+  EXPECT_EQ(o.data.tokenizer.type, "ByteTokenizer");
   EXPECT_EQ(o.layout.ranks, 1);
   EXPECT_EQ(o.dtype, DType::f32);
   EXPECT_EQ(o.optimizer.adam_beta2, 0.95);
@@ -296,14 +296,16 @@ TEST(Options, DataSources) {
   EXPECT_EQ(ParsedOptions("--data-path 0.3 a 0.7 b").options.data.data_path.size(), 4u);
   EXPECT_EQ(problem_of("--mock-data --text a.txt"), "--mock-data, --text: more than one source of data; keep one");
   EXPECT_EQ(problem_of("--mock-data --tokenizer-type NullTokenizer"),
-            "--tokenizer-type NullTokenizer: needs --vocab-size");
+            "--tokenizer-type NullTokenizer: needs --vocab-size N, the number of ids");
   EXPECT_EQ(problem_of("--mock-data --tokenizer-type ByteTokenizer --vocab-size 300"),
             "--vocab-size 300: ByteTokenizer has a vocabulary of its own; drop one of the two");
   EXPECT_EQ(problem_of("--vocab-size 300"),
             "--tokenizer-type NullTokenizer: stories are text; use ByteTokenizer, or drop --vocab-size");
-  EXPECT_EQ(
-      error_of("--tokenizer-type ByteTokeniser"),
-      "--tokenizer-type: 'ByteTokeniser' is not one of ByteTokenizer, NullTokenizer; did you mean ByteTokenizer?");
+  EXPECT_EQ(error_of("--tokenizer-type ByteTokeniser"),
+            "--tokenizer-type: 'ByteTokeniser' is not one of ByteTokenizer, NullTokenizer, HuggingFaceTokenizer, "
+            "SentencePieceTokenizer, GPTSentencePieceTokenizer, Llama2Tokenizer, TikTokenizer, GPT2BPETokenizer; did "
+            "you mean "
+            "ByteTokenizer?");
   EXPECT_EQ(problem_of("--mock-data --split 1,x"),
             "--split 1,x: \"x\" is not a share; give three numbers, like 969,30,1");
 }

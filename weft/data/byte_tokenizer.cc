@@ -2,14 +2,21 @@
 
 namespace weft {
 
-std::vector<std::int32_t> ByteTokenizer::encode(std::string_view text) const {
-  std::vector<std::int32_t> ids;
-  ids.reserve(text.size());
-  for (unsigned char byte : text) ids.push_back(byte);
-  return ids;
-}
+namespace {
 
-std::string ByteTokenizer::decode(std::span<const std::int32_t> ids) const {
+class ByteEncoder final : public Encoder {
+ public:
+  void encode(std::string_view text, std::vector<std::int32_t>& ids) override {
+    ids.reserve(ids.size() + text.size());
+    for (unsigned char byte : text) ids.push_back(byte);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Encoder> ByteTokenizer::encoder() const { return std::make_unique<ByteEncoder>(); }
+
+std::string ByteTokenizer::decode(std::span<const std::int32_t> ids, SpecialTokens /*special*/) const {
   std::string text;
   text.reserve(ids.size());
   for (std::int32_t id : ids) {

@@ -9,8 +9,9 @@ class ByteTokenizer final : public Tokenizer {
  public:
   std::int64_t vocabulary_size() const override { return 257; }
   std::int32_t eod() const override { return 256; }
-  std::vector<std::int32_t> encode(std::string_view text) const override;
-  std::string decode(std::span<const std::int32_t> ids) const override;  // the end of a document becomes no text
+  std::unique_ptr<Encoder> encoder() const override;
+  std::string decode(std::span<const std::int32_t> ids, SpecialTokens special = SpecialTokens::keep)
+      const override;  // the end of a document becomes no text
 };
 
 }  // namespace weft

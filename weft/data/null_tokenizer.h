@@ -13,8 +13,8 @@ class NullTokenizer final : public Tokenizer {
   std::int64_t vocabulary_size() const override { return ids_ + 1; }
   std::int32_t eod() const override { return static_cast<std::int32_t>(ids_); }
   // UserError for a word that is not a number, or a number that is not an id.
-  std::vector<std::int32_t> encode(std::string_view text) const override;
-  std::string decode(std::span<const std::int32_t> ids) const override;
+  std::unique_ptr<Encoder> encoder() const override;
+  std::string decode(std::span<const std::int32_t> ids, SpecialTokens special = SpecialTokens::keep) const override;
 
  private:
   std::int64_t ids_;

@@ -62,7 +62,8 @@ std::size_t held_out_begin(std::string_view text, double held_out) {
     throw UserError("the held-out share of the text is {}; it must be at least 0 and below 1", held_out);
   }
   if (held_out == 0) return text.size();
-  const auto kept = static_cast<std::size_t>(static_cast<double>(text.size()) * (1 - held_out));
+  auto kept = static_cast<std::size_t>(static_cast<double>(text.size()) * (1 - held_out));
+  while (kept < text.size() && (static_cast<unsigned char>(text[kept]) & 0xc0) == 0x80) ++kept;  // no half characters
   // A boundary too far away would shrink the held-out part too much.
   const std::size_t limit = kept + (text.size() - kept) / 4;
   for (std::string_view boundary : {"\n\n", "\n"}) {
@@ -75,13 +76,17 @@ std::size_t held_out_begin(std::string_view text, double held_out) {
 DataSplits open_text_data(std::string_view text, const Tokenizer& tokenizer, const TextDataOptions& options,
                           const std::string& name) {
   const std::size_t cut = held_out_begin(text, options.held_out);
+  const auto encoded = [&](std::string_view part) {
+    try {
+      return tokenizer.encode(part);
+    } catch (const UserError& error) {
+      throw UserError("{}: {}", name, error.what());
+    }
+  };
   DataSplits result;
-  result.train =
-      std::make_unique<TextSource>(tokenizer.encode(text.substr(0, cut)), options, true, name + " (training part)");
-  if (cut < text.size()) {
-    result.valid =
-        std::make_unique<TextSource>(tokenizer.encode(text.substr(cut)), options, false, name + " (held-out part)");
-  }
+  result.train = std::make_unique<TextSource>(encoded(text.substr(0, cut)), options, true, name + " (training part)");
+  if (cut < text.size())
+    result.valid = std::make_unique<TextSource>(encoded(text.substr(cut)), options, false, name + " (held-out part)");
   return result;
 }
 

@@ -13,13 +13,19 @@ namespace {
 
 using Form = FlagValue::Form;
 
+bool names_tokenizer(std::string_view flag) {
+  for (const char* name : {"--tokenizer-type", "--tokenizer-model", "--vocab-file", "--merge-file", "--vocab-size",
+                           "--tiktoken-pattern", "--tiktoken-num-special-tokens"})
+    if (flag == name) return true;
+  return false;
+}
+
 // Of Weft's flags those that make the model, but for the ones that --pattern replaces.
 bool makes_model(const Flag& flag) {
   for (const char* name : {"--num-layers", "--multi-latent-attention", "--experimental-attention-variant",
                            "--linear-attention-freq", "--moe-layer-freq", "--mtp-num-layers"})
     if (flag.name == name) return false;
-  for (const char* name : {"--vocab-size", "--tokenizer-type", "--make-vocab-size-divisible-by"})
-    if (flag.name == name) return true;
+  if (names_tokenizer(flag.name) || flag.name == "--make-vocab-size-divisible-by") return true;
   for (const char* section :
        {"Model", "Attention", "Multi-latent attention", "Experts", "Recurrent layers", "Balance of experts"})
     if (flag.section == section) return true;
@@ -135,7 +141,9 @@ void take_checkpoint_args(FlagTable& flags, const TrainOptions& options) {
   FlagTable table("");
   add_train_flags(table, theirs);
   std::vector<std::string> problems, taken;
+  const bool has_tokenizer = flags.is_set("--tokenizer-model") || flags.is_set("--vocab-file");
   for (const auto& [assignment, is_default] : flags_in(*place)) {
+    if (has_tokenizer && names_tokenizer(assignment.spelling)) continue;  // its file may have moved
     try {
       if (!is_default) table.apply({&assignment, 1});
     } catch (const UserError& error) {

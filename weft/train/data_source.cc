@@ -22,27 +22,51 @@ std::array<std::int64_t, 3> samples_of(const TrainOptions& o) {
   return {iterations * batch, evaluations * o.data.eval_iters * batch, 0};
 }
 
+DocumentRules rules_of(const TrainOptions& o) {
+  return {o.data.reset_attention_mask, o.data.reset_position_ids, o.data.eod_mask_loss};
+}
+
+// Whether the run has to know what ids mean.
+bool needs_text(const TrainOptions& o) {
+  return o.data.stories > 0 || !o.data.text.empty() || !o.logging.sample.empty() ||
+         (rules_of(o).any() && !o.data.mock_data);
+}
+
 // UserError where nothing tells which token ends a document.
 std::int32_t document_end(const TrainOptions& o, const Tokenizer* tokenizer, std::int64_t vocabulary) {
-  if (tokenizer) return tokenizer->eod();
+  if (tokenizer && tokenizer->eod() >= 0) return tokenizer->eod();
   if (o.data.mock_data) return static_cast<std::int32_t>(vocabulary - 1);
   const char* asked = o.data.reset_position_ids     ? "--reset-position-ids"
                       : o.data.reset_attention_mask ? "--reset-attention-mask"
                                                     : "--eod-mask-loss";
+  if (tokenizer)
+    throw UserError(
+        "{}: the tokenizer names no token that ends a document; put a tokenizer_config.json with its eos_token beside "
+        "it",
+        asked);
   throw UserError(
-      "{}: which token ends a document depends on the tokenizer of --hf {}, which Weft does not read; name "
-      "one with --tokenizer-type",
+      "{}: which token ends a document depends on the tokenizer of --hf {}, which the folder does not hold; name it "
+      "with "
+      "--tokenizer-model or --tokenizer-type",
       asked, o.model.hf);
 }
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> tokenizer_of(const TrainOptions& o, std::int64_t vocabulary) {
-  if (o.model.hf.empty()) return make_tokenizer(o.data.tokenizer_type, o.data.vocab_size);
-  const bool bytes = vocabulary == ByteTokenizer().vocabulary_size();
-  if (o.data.tokenizer_type.empty() && !bytes) return nullptr;
+std::shared_ptr<const Tokenizer> tokenizer_of(const TrainOptions& o, std::int64_t vocabulary) {
+  TokenizerChoice choice = o.data.tokenizer;
+  if (o.model.hf.empty()) return tokenizer_of(choice);
+  if (choice.type.empty() && choice.model.empty()) {
+    if (needs_text(o) && !tokenizer_file_in(o.model.hf).empty()) {
+      choice.model = o.model.hf;
+    } else {
+      if (vocabulary != ByteTokenizer().vocabulary_size()) return nullptr;
+      choice.type = "ByteTokenizer";
+    }
+  }
   // A null tokenizer adds an id for the end of a document; in a loaded model it is the last one.
-  return make_tokenizer(o.data.tokenizer_type.empty() ? "ByteTokenizer" : o.data.tokenizer_type, vocabulary - 1);
+  if (choice.type == "NullTokenizer") choice.vocab_size = vocabulary - 1;
+  return tokenizer_of(choice);
 }
 
 RunData open_run_data(const TrainOptions& o, std::int64_t vocabulary) {
@@ -65,7 +89,8 @@ RunData open_run_data(const TrainOptions& o, std::int64_t vocabulary) {
     // Mock tokens fit any loaded model, whatever its tokenizer.
     const bool loaded = !o.model.hf.empty();
     m.vocabulary_size = loaded ? vocabulary : run.tokenizer->vocabulary_size();
-    m.eod = loaded ? static_cast<std::int32_t>(vocabulary - 1) : run.tokenizer->eod();
+    m.eod = static_cast<std::int32_t>(m.vocabulary_size - 1);
+    if (!loaded && run.tokenizer->eod() >= 0) m.eod = run.tokenizer->eod();
     m.split = o.data.split;
     m.seed = static_cast<std::uint32_t>(seed);
     m.samples = samples_of(o);
@@ -74,9 +99,10 @@ RunData open_run_data(const TrainOptions& o, std::int64_t vocabulary) {
     if (!run.tokenizer)
       throw UserError(
           "--hf {}: {} would be read as one token per byte, but the model has a tokenizer of its own with {} tokens, "
-          "which "
-          "Weft does not read. Use --data-path with token files made by that tokenizer, or --mock-data; to train on "
-          "bytes, use --tokenizer-type ByteTokenizer",
+          "and "
+          "the folder holds no tokenizer.json or tokenizer.model. Name it with --tokenizer-model, or use --data-path "
+          "with "
+          "token files made by it, or --mock-data; to train on bytes, use --tokenizer-type ByteTokenizer",
           o.model.hf, o.data.text.empty() ? "stories" : "--text " + o.data.text, vocabulary);
     TextDataOptions t;
     t.seq_length = o.batch.seq_length;
@@ -86,9 +112,10 @@ RunData open_run_data(const TrainOptions& o, std::int64_t vocabulary) {
     const std::string text =
         stories ? write_stories(seed, static_cast<std::size_t>(o.data.stories)) : read_file(o.data.text);
     run.splits = open_text_data(text, *run.tokenizer, t, stories ? "stories" : o.data.text);
-    run.letter_entropy = letter_entropy(text);
+    if (run.tokenizer->vocabulary_size() == ByteTokenizer().vocabulary_size())
+      run.letter_entropy = letter_entropy(text);
   }
-  const DocumentRules rules{o.data.reset_attention_mask, o.data.reset_position_ids, o.data.eod_mask_loss};
+  const DocumentRules rules = rules_of(o);
   if (!rules.any()) return run;
   const std::int32_t end = document_end(o, run.tokenizer.get(), vocabulary);
   for (std::unique_ptr<TokenSource>* split : {&run.splits.train, &run.splits.valid, &run.splits.test})

@@ -10,13 +10,14 @@
 namespace weft {
 
 struct RunData {
-  std::unique_ptr<Tokenizer> tokenizer;  // may be null: see tokenizer_of
+  std::shared_ptr<const Tokenizer> tokenizer;  // may be null: see tokenizer_of
   DataSplits splits;
   double letter_entropy = 0;  // nats per token when guessing by letter frequency; 0 if unknown
 };
 // `vocabulary`: of the model; 0 if the tokenizer decides. UserError for text without a tokenizer.
 RunData open_run_data(const TrainOptions& options, std::int64_t vocabulary);
-// Null for a loaded model whose ids are not bytes, unless --tokenizer-type tells what they mean.
-std::unique_ptr<Tokenizer> tokenizer_of(const TrainOptions& options, std::int64_t vocabulary);
+// Of a loaded model: what the flags name, or else what its folder holds, which is read only if the run needs it; null where
+// neither is there, unless the model's ids are bytes.
+std::shared_ptr<const Tokenizer> tokenizer_of(const TrainOptions& options, std::int64_t vocabulary);
 
 }  // namespace weft

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "weft/train/checkpoint_args.h"
+#include "weft/train/tokenizer_flags.h"
 #include "weft/train/toml.h"
 
 namespace weft {
@@ -77,8 +78,10 @@ void resolve_data(Resolver& resolver, DataOptions& data, bool own_model) {
   if (data.data_path.empty() && data.train_data_path.empty() && !data.mock_data && data.text.empty())
     resolver.count(data.stories, default_story_bytes, "--stories", "no other data is given");
   // A loaded model has a tokenizer of its own.
-  if (const bool ids = data.vocab_size > 0; data.tokenizer_type.empty() && (own_model || ids))
-    resolver.set(data.tokenizer_type, std::string(ids ? "NullTokenizer" : "ByteTokenizer"), "--tokenizer-type",
+  TokenizerChoice& tokenizer = data.tokenizer;
+  if (const bool ids = tokenizer.vocab_size > 0;
+      tokenizer.type.empty() && tokenizer.model.empty() && (own_model || ids))
+    resolver.set(tokenizer.type, std::string(ids ? "NullTokenizer" : "ByteTokenizer"), "--tokenizer-type",
                  ids ? "--vocab-size is given" : "--vocab-size is not given");
 }
 
@@ -132,6 +135,10 @@ void parse_train_options(FlagTable& flags, TrainOptions& options, std::span<cons
 
   for (const Derivation& derivation : resolve(options)) flags.mark_derived(derivation.flag, derivation.reason);
   if (!options.explain.empty()) return;
+  // Read once, for all ranks of this process.
+  if (TokenizerChoice& tokenizer = options.data.tokenizer;
+      names_file(tokenizer) && tokenizer_flags_problem(tokenizer).empty())
+    tokenizer.loaded = make_tokenizer(tokenizer);
   std::vector<std::string> problems = find_problems(options);
   for (std::string& problem : find_idle_flags(flags, options)) problems.push_back(std::move(problem));
   throw_problems(problems);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "weft/checkpoint/stored_type.h"
+#include "weft/data/tokenizer_choice.h"
 #include "weft/model/config.h"
 #include "weft/model/sharding_strategy.h"
 #include "weft/optim/optimizer.h"
@@ -130,10 +131,10 @@ struct DataOptions {
   std::vector<std::string> train_data_path, valid_data_path;  // instead of data_path and split
   std::string split = "969,30,1";
   bool mock_data = false;
-  std::int64_t stories = 0;    // bytes; derived if no other source is given
-  std::string text;            // a file
-  std::string tokenizer_type;  // derived, unless the model is loaded
-  std::int64_t vocab_size = 0, make_vocab_size_divisible_by = 128;
+  std::int64_t stories = 0;   // bytes; derived if no other source is given
+  std::string text;           // a file
+  TokenizerChoice tokenizer;  // its type is derived, unless it is read from a file or the model is loaded
+  std::int64_t make_vocab_size_divisible_by = 128;
   bool reset_position_ids = false, reset_attention_mask = false, eod_mask_loss = false;
   std::int64_t seed = 1234;
   std::int64_t eval_interval = 1000, eval_iters = 100;

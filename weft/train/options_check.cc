@@ -7,6 +7,7 @@
 #include "weft/base/text.h"
 #include "weft/data/megatron_order.h"
 #include "weft/train/options.h"
+#include "weft/train/tokenizer_flags.h"
 
 namespace weft {
 namespace {
@@ -259,14 +260,12 @@ void check_data(Problems& problems, const DataOptions& data, bool own_model) {
     problems.add_message(error.what());
   }
   problems.at_least_one("--make-vocab-size-divisible-by", data.make_vocab_size_divisible_by);
-  const bool null = data.tokenizer_type == "NullTokenizer";
+  const bool null = data.tokenizer.type == "NullTokenizer";
   if (null && data.stories > 0)
-    problems.add("--tokenizer-type", data.tokenizer_type, "stories are text; use ByteTokenizer, or drop --vocab-size");
-  if (!own_model) return;
-  if (null && data.vocab_size < 1) problems.add("--tokenizer-type", "NullTokenizer", "needs --vocab-size");
-  if (!null && data.vocab_size > 0)
-    problems.add("--vocab-size", data.vocab_size, "{} has a vocabulary of its own; drop one of the two",
-                 data.tokenizer_type);
+    problems.add("--tokenizer-type", "NullTokenizer", "stories are text; use ByteTokenizer, or drop --vocab-size");
+  // The ids of a loaded model are known.
+  const std::string problem = !own_model && null ? "" : tokenizer_flags_problem(data.tokenizer);
+  if (!problem.empty()) problems.add_message(problem);
 }
 
 void check_twice(Problems& problems, const char* iterations, std::int64_t count, const char* samples,

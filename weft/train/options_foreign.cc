@@ -180,11 +180,6 @@ void add_refused_flags(FlagTable& flags) {
   refuse_all(flags, {"--pipeline-model-parallel-layout"}, no_pipeline, "TEXT");
   refuse_all(flags, {"--cuda-graph-impl", "--cuda-graph-scope"}, "use --cuda-graph none or full", "NAME");
   refuse_all(flags, {"--external-cuda-graph"}, "use --cuda-graph none or full");
-  refuse_all(
-      flags, {"--tokenizer-model", "--vocab-file", "--merge-file"},
-      "Weft does not read tokenizer files; make token files with Megatron's tools and pass --data-path PREFIX with "
-      "--vocab-size N",
-      "FILE");
   refuse_all(flags, {"--data-args-path", "--per-split-data-args-path"},
              "write data-path = [...] into a TOML file and pass it with --config", "FILE");
   refuse_all(flags, {"--padded-vocab-size"}, "set --make-vocab-size-divisible-by", "N");

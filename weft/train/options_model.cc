@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "weft/base/error.h"
-#include "weft/data/tokenizer.h"
+#include "weft/data/tokenizer_choice.h"
 #include "weft/train/options.h"
 
 namespace weft {
@@ -85,7 +85,7 @@ ModelConfig model_config(const TrainOptions& options) {
   ModelConfig config;
   config.pattern = model.pattern;
   config.hidden = model.hidden_size;
-  config.vocabulary = make_tokenizer(options.data.tokenizer_type, options.data.vocab_size)->vocabulary_size();
+  config.vocabulary = tokenizer_of(options.data.tokenizer)->vocabulary_size();
   const std::int64_t multiple = options.data.make_vocab_size_divisible_by;
   config.padded_vocabulary = (config.vocabulary + multiple - 1) / multiple * multiple;
   config.norm_epsilon = model.norm_epsilon;

@@ -1,5 +1,6 @@
 // The flags of `weft train`. Where Megatron has a flag, its name is Megatron's.
 #include "weft/train/options.h"
+#include "weft/train/tokenizer_flags.h"
 
 namespace weft {
 namespace {
@@ -23,10 +24,6 @@ void add_batch_flags(FlagTable& flags, BatchOptions& batch) {
             "does, however many of its tokens count.");
 }
 
-constexpr const char* no_tokenizer =
-    "Weft does not read tokenizer files; make token files with Megatron's tools and pass --data-path PREFIX with "
-    "--vocab-size N";
-
 void add_data_flags(FlagTable& flags, DataOptions& data) {
   flags.section("Data");
   flags.add("--data-path", data.data_path, "PREFIX",
@@ -42,22 +39,10 @@ void add_data_flags(FlagTable& flags, DataOptions& data) {
       .or_alone("4000000")
       .standard("4000000 if no other data is given");
   flags.add("--text", data.text, "FILE", "Train on a plain text file.");
-  flags
-      .choice(
-          "--tokenizer-type", data.tokenizer_type,
-          {{"ByteTokenizer", std::string("ByteTokenizer")}, {"NullTokenizer", std::string("NullTokenizer")}},
-          "ByteTokenizer: one token per byte, 257 ids. NullTokenizer: the data are ids below vocab-size, and one more "
-          "id ends a document.")
-      .lacks("HuggingFaceTokenizer", no_tokenizer)
-      .lacks("GPT2BPETokenizer", no_tokenizer)
-      .lacks("Llama2Tokenizer", no_tokenizer)
-      .lacks("GPTSentencePieceTokenizer", no_tokenizer)
-      .lacks("SentencePieceTokenizer", no_tokenizer)
-      .lacks("TikTokenizer", no_tokenizer)
-      .standard("NullTokenizer if --vocab-size is given, else ByteTokenizer; none with --hf");
-  flags.add("--vocab-size", data.vocab_size, "N", "Number of ids in the data, for NullTokenizer.")
-      .at_least(1)
-      .standard("the tokenizer's");
+  add_tokenizer_flags(flags, data.tokenizer)
+      .standard(
+          "what --tokenizer-model is; NullTokenizer if --vocab-size is given, else ByteTokenizer; with --hf what its "
+          "folder holds");
   flags
       .add("--make-vocab-size-divisible-by", data.make_vocab_size_divisible_by, "N",
            "Pad the rows of embedding and head to a multiple of N, the same in every layout.")

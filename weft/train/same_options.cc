@@ -21,7 +21,8 @@ bool in_common(const Flag& flag) {
 }
 
 bool is_place(const Flag& flag) {
-  return flag.value_name == "FILE" || flag.value_name == "DIR" || flag.value_name == "PREFIX";
+  return flag.value_name == "FILE" || flag.value_name == "DIR" || flag.value_name == "PREFIX" ||
+         flag.value_name == "PATH";
 }
 
 // Whether there is one; for a list how many there are, and their weights: "0.3 /data/a 0.7 /data/b" -> "0.3 ... 0.7 ...".

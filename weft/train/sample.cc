@@ -56,6 +56,8 @@ std::vector<std::int32_t> encode_prompt(const Tokenizer& tokenizer, const std::s
   } catch (const UserError& error) {
     throw UserError("--sample '{}': {}", prompt, error.what());
   }
+  if (tokens.empty() && tokenizer.eod() < 0)
+    throw UserError("--sample '{}': the tokenizer names no token to begin with; give a prompt", prompt);
   if (tokens.empty()) tokens.push_back(tokenizer.eod());
   for (std::int32_t token : tokens)
     if (token >= vocabulary)

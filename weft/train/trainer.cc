@@ -138,8 +138,8 @@ void Loop::open_data() {
   for (const std::string& prompt : options_.logging.sample) {
     if (!data_.tokenizer)
       throw UserError(
-          "--sample '{}': the model in {} has a tokenizer of its own, which Weft does not read; --tokenizer-type "
-          "NullTokenizer takes token ids",
+          "--sample '{}': the model in {} has a tokenizer of its own, and the folder holds no tokenizer.json or "
+          "tokenizer.model; name it with --tokenizer-model, or take token ids with --tokenizer-type NullTokenizer",
           prompt, options_.model.hf);
     encode_prompt(*data_.tokenizer, prompt, config_.vocabulary);
   }

@@ -1,0 +1,13 @@
+// A SentencePiece model: read, and a text encoded and decoded with it.
+#include "weft/data/tokenizers/sentencepiece.h"
+
+#include "tests/fuzz/fuzz.h"
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace weft;
+  read_or_refuse([&] {
+    const auto tokenizer = parse_sentencepiece(text_of(data, size), "x");
+    tokenizer->decode(tokenizer->encode("It's 12 <s>caf\xc3\xa9</s>\xe6\x97\xa5 \xe2\x96\x81\n\n  x"));
+  });
+  return 0;
+}

@@ -151,6 +151,7 @@ int run_tokenize_command(std::span<const std::string> args, std::FILE* out, std:
   check(request, flags);
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(request.tokenizer);
   if (request.append_eod) require_eod(*tokenizer);
+  if (&in == &std::cin) std::ios::sync_with_stdio(false);  // else it is read letter by letter
   if (request.print_ids) {
     print_ids(request, *tokenizer, in, out);
   } else if (request.decode) {

@@ -14,13 +14,20 @@
 namespace weft {
 namespace {
 
-// Calls take(line, where) for each line that is not blank.
+void flush(std::FILE* out) {
+  if (std::fflush(out) != 0) throw RunError("cannot write to standard output: {}", std::strerror(errno));
+}
+
+// Calls take(line, where) for each line that is not blank. Who waits for an answer before the next line gets it.
 template <class Take>
-void each_line(std::istream& in, Take&& take) {
+void each_line(std::istream& in, std::FILE* out, Take&& take) {
   std::string line;
-  for (std::int64_t number = 1; std::getline(in, line); ++number)
+  for (std::int64_t number = 1; std::getline(in, line); ++number) {
     if (!trim(line).empty()) take(line, fmt::format("standard input, line {}", number));
+    if (in.rdbuf()->in_avail() <= 0) flush(out);
+  }
   if (in.bad()) throw RunError("cannot read standard input: {}", std::strerror(errno));
+  flush(out);
 }
 
 void write_line(std::FILE* out, const std::string& line) {
@@ -28,17 +35,14 @@ void write_line(std::FILE* out, const std::string& line) {
     throw RunError("cannot write to standard output: {}", std::strerror(errno));
 }
 
-void flush(std::FILE* out) {
-  if (std::fflush(out) != 0) throw RunError("cannot write to standard output: {}", std::strerror(errno));
-}
-
 }  // namespace
 
 void print_ids(const TokenizeRequest& request, const Tokenizer& tokenizer, std::istream& in, std::FILE* out) {
   const std::unique_ptr<Encoder> encoder = tokenizer.encoder();
   const bool special = request.add_special_tokens;
+  std::string list;
   std::vector<std::int32_t> ids;
-  each_line(in, [&](const std::string& line, const std::string& where) {
+  each_line(in, out, [&](const std::string& line, const std::string& where) {
     ids = special ? tokenizer.special_before() : std::vector<std::int32_t>();
     try {
       encoder->encode(text_in_json(line, request.keys[0], where), ids);
@@ -49,15 +53,20 @@ void print_ids(const TokenizeRequest& request, const Tokenizer& tokenizer, std::
     const std::vector<std::int32_t> after = special ? tokenizer.special_after() : std::vector<std::int32_t>();
     ids.insert(ids.end(), after.begin(), after.end());
     if (request.append_eod) ids.push_back(tokenizer.eod());
-    write_line(out, fmt::format("[{}]", fmt::join(ids, ",")));
+    list.clear();
+    for (const std::int32_t id : ids) {
+      list += list.empty() ? '[' : ',';
+      const fmt::format_int digits(id);
+      list.append(digits.data(), digits.size());
+    }
+    write_line(out, list.empty() ? "[]" : list + "]");
   });
-  flush(out);
 }
 
 void print_texts(const TokenizeRequest& request, const Tokenizer& tokenizer, std::istream& in, std::FILE* out) {
   const SpecialTokens special = request.skip_special_tokens ? SpecialTokens::skip : SpecialTokens::keep;
   std::vector<std::int32_t> ids;
-  each_line(in, [&](const std::string& line, const std::string& where) {
+  each_line(in, out, [&](const std::string& line, const std::string& where) {
     const Json list = parse_json(line, where);
     if (!list.is_array()) throw UserError("{}: must be a list of ids, such as [1, 2]", where);
     ids.clear();
@@ -73,7 +82,6 @@ void print_texts(const TokenizeRequest& request, const Tokenizer& tokenizer, std
     const Json text = {{request.keys[0], tokenizer.decode(ids, special)}};
     write_line(out, text.dump(-1, ' ', true, Json::error_handler_t::replace));
   });
-  flush(out);
 }
 
 }  // namespace weft

@@ -51,6 +51,8 @@ TEST_F(TokenizerFiles, ALoadedModelHasItsOwn) {
   const std::string model = folder_.file("model");
   const Words tokenizer = {"--tokenizer-model", golden("tokenizers/llama3")};
   expect_done(Words{"train", "--text", text_, "--save-hf", model} + small + short_run + tokenizer);
+  EXPECT_EQ(read_file(model + "/tokenizer.json"), read_file(golden("tokenizers/llama3/tokenizer.json")));
+  std::filesystem::remove(model + "/tokenizer.json");
   const Words run =
       Words{"train", "--hf", model, "--text", text_, "--sample", "The cat", "--sample-length", "4"} + short_run;
   expect_refused(run, {"the folder holds no tokenizer.json or tokenizer.model. Name it with --tokenizer-model"});

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "weft/base/error.h"
 #include "weft/base/json.h"
 #include "weft/data/tokenizer_choice.h"
 
@@ -54,6 +55,16 @@ TEST(GoldenTiktoken, MegatronsJson) {
   EXPECT_EQ(standard->encode("</s>a"), (Ids{2, 1000 + 'a'}));
   const auto cut = make_tokenizer({.vocab_size = 1300, .model = golden("tiktoken/megatron.json")});
   EXPECT_EQ(cut->vocabulary_size(), 1300);
+}
+
+TEST(GoldenTiktoken, SpecialTokensHaveNames) {
+  TokenizerChoice choice{.type = "TikTokenizer", .model = golden("tiktoken/megatron.json")};
+  choice.special_tokens = {"<mine>", "<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>"};
+  const auto tokenizer = make_tokenizer(choice);
+  EXPECT_EQ(tokenizer->encode("a<mine><SPECIAL_8>"), (Ids{1000 + 'a', 0, 8}));
+  EXPECT_EQ(tokenizer->eod(), 3);
+  choice.special_tokens.pop_back();
+  EXPECT_THROW(make_tokenizer(choice), UserError) << "<sep> is missing";
 }
 
 TEST(GoldenTiktoken, PlainText) {

@@ -69,7 +69,18 @@ Kind kind_of_file(const fs::path& file, std::string_view text) {
 }
 
 TiktokenOptions tiktoken_options(const TokenizerChoice& choice) {
-  return {choice.tiktoken_pattern, choice.tiktoken_num_special_tokens, choice.vocab_size};
+  return {choice.tiktoken_pattern, choice.tiktoken_num_special_tokens, choice.vocab_size, choice.special_tokens};
+}
+
+// The file that --tokenizer-model names, by itself or by its folder.
+fs::path file_of(const TokenizerChoice& choice) {
+  std::error_code error;
+  if (!fs::is_directory(choice.model, error)) return choice.model;
+  const fs::path file = tokenizer_file_in(choice.model);
+  if (file.empty())
+    throw UserError("--tokenizer-model {}: the folder has no tokenizer.json, tokenizer.model or vocab.json",
+                    choice.model);
+  return file;
 }
 
 // Whether the file is what `choice.type` says is left to its reader.
@@ -126,18 +137,29 @@ std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerChoice& choice) {
     return read_gpt2_tokenizer(choice.vocab_file, choice.merge_file);
   }
   if (choice.model.empty()) throw UserError("--tokenizer-type {}: needs --tokenizer-model PATH, its file", choice.type);
-  fs::path file = choice.model;
-  std::error_code error;
-  if (fs::is_directory(file, error)) {
-    file = tokenizer_file_in(choice.model);
-    if (file.empty())
-      throw UserError("--tokenizer-model {}: the folder has no tokenizer.json, tokenizer.model or vocab.json",
-                      choice.model);
-  }
+  const fs::path file = file_of(choice);
   const bool pair = file.filename() == "vocab.json";  // of GPT-2, with merges.txt beside it
   if (pair && (kind == Kind::gpt2 || kind == Kind::unknown || kind == Kind::hugging_face))
     return read(choice, Kind::gpt2, file);
   return read(choice, kind == Kind::gpt2 ? Kind::hugging_face : kind, file);
+}
+
+std::vector<std::pair<std::string, std::string>> tokenizer_files(const TokenizerChoice& choice) {
+  if (!names_file(choice)) return {};
+  if (choice.model.empty())
+    return {{"vocab.json", read_regular_file(choice.vocab_file)}, {"merges.txt", read_regular_file(choice.merge_file)}};
+  const fs::path file = file_of(choice);
+  std::string bytes = read_regular_file(file);
+  Kind kind = choice.type.empty() ? kind_of_file(file, bytes) : kind_of(choice.type);
+  if (file.filename() == "vocab.json")
+    return {{"vocab.json", std::move(bytes)}, {"merges.txt", read_regular_file(file.parent_path() / "merges.txt")}};
+  if (kind == Kind::tiktoken) return {};
+  if (kind == Kind::sentencepiece) return {{"tokenizer.model", std::move(bytes)}};
+  std::vector<std::pair<std::string, std::string>> files = {{"tokenizer.json", std::move(bytes)}};
+  for (const char* beside : {"tokenizer_config.json", "special_tokens_map.json"})
+    if (is_there(file.parent_path() / beside))
+      files.emplace_back(beside, read_regular_file(file.parent_path() / beside));
+  return files;
 }
 
 }  // namespace weft

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "weft/data/tokenizer.h"
 
@@ -17,6 +19,7 @@ struct TokenizerChoice {
   std::string vocab_file, merge_file;  // of GPT2BPETokenizer, instead of a model
   std::string tiktoken_pattern;
   std::int64_t tiktoken_num_special_tokens = -1;  // -1: not given
+  std::vector<std::string> special_tokens;        // names of TikTokenizer's first ones; empty: Megatron's
   std::shared_ptr<const Tokenizer> loaded;        // once it is read; copies of a choice share it
 };
 
@@ -27,6 +30,9 @@ bool names_file(const TokenizerChoice& choice);
 std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerChoice& choice);
 // The same, unless it is loaded.
 std::shared_ptr<const Tokenizer> tokenizer_of(const TokenizerChoice& choice);
+// The files that a folder must hold so that the same tokenizer is found in it, with their bytes; none where flags beside the
+// file decide what it is.
+std::vector<std::pair<std::string, std::string>> tokenizer_files(const TokenizerChoice& choice);
 // "": the folder holds no tokenizer's file.
 std::filesystem::path tokenizer_file_in(const std::filesystem::path& folder);
 

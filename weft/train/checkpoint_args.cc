@@ -15,7 +15,7 @@ using Form = FlagValue::Form;
 
 bool names_tokenizer(std::string_view flag) {
   for (const char* name : {"--tokenizer-type", "--tokenizer-model", "--vocab-file", "--merge-file", "--vocab-size",
-                           "--tiktoken-pattern", "--tiktoken-num-special-tokens"})
+                           "--tiktoken-pattern", "--tiktoken-num-special-tokens", "--special-tokens"})
     if (flag == name) return true;
   return false;
 }

@@ -96,7 +96,7 @@ void require_savable(const char* flag, const std::filesystem::path& to) {
 }
 
 HuggingFaceSaver::HuggingFaceSaver(const std::filesystem::path& from, const ModelConfig& config, DType compute,
-                                   const HuggingFaceOptions& options) {
+                                   const HuggingFaceOptions& options, const SideFiles& tokenizer) {
   if (!from.empty() && has_weights(from)) {
     from_ = open_model(from);
     from_->open_files();  // a long run must not fail at its end
@@ -106,6 +106,10 @@ HuggingFaceSaver::HuggingFaceSaver(const std::filesystem::path& from, const Mode
     folder_ = hugging_face_folder(from, stored_type_of(compute), options);
   } else {
     folder_ = hugging_face_folder(config, stored_type_of(compute), options);
+  }
+  for (const auto& [name, bytes] : tokenizer) {
+    std::erase_if(folder_.side_files, [&](const auto& file) { return file.first == name; });
+    folder_.side_files.emplace_back(name, bytes);
   }
 }
 

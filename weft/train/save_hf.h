@@ -19,9 +19,10 @@ void require_savable(const char* flag, const std::filesystem::path& to);
 class HuggingFaceSaver {
  public:
   // from: the folder that the run begins with, with or without weights; "" of a model made of flags. config, compute: of
-  // the run. UserError where no family has such models.
+  // the run. tokenizer: the files of one that the run names, which take the place of the old folder's. UserError where no
+  // family has such models.
   HuggingFaceSaver(const std::filesystem::path& from, const ModelConfig& config, DType compute,
-                   const HuggingFaceOptions& options);
+                   const HuggingFaceOptions& options, const SideFiles& tokenizer);
 
   // UserError "FLAG TO: ..." where the disk has no room for the model.
   void require_room(const char* flag, const std::filesystem::path& to) const;

@@ -34,6 +34,11 @@ Flag& add_tokenizer_flags(FlagTable& flags, TokenizerChoice& choice) {
            "Special tokens of TikTokenizer, whose ids come before those of the file.")
       .at_least(7)
       .standard("1000 for Megatron's JSON, none for plain text");
+  flags
+      .add("--special-tokens", choice.special_tokens, "TOKEN",
+           "Names of TikTokenizer's first special tokens; others are <SPECIAL_7> and so on.")
+      .alias("--tiktoken-special-tokens")
+      .standard("<unk> <s> </s> <mask> <pad> <cls> <sep>");
   return type;
 }
 
@@ -56,8 +61,9 @@ std::string tokenizer_flags_problem(const TokenizerChoice& choice) {
   if (from_file && !gpt2 && choice.model.empty())
     return fmt::format("--tokenizer-type {}: needs --tokenizer-model PATH, its file", choice.type);
   const bool may_be_tiktoken = tiktoken || (choice.type.empty() && !choice.model.empty());
-  if (!may_be_tiktoken && (!choice.tiktoken_pattern.empty() || choice.tiktoken_num_special_tokens >= 0))
-    return "--tiktoken-pattern, --tiktoken-num-special-tokens: only TikTokenizer has them; drop them";
+  if (!may_be_tiktoken &&
+      (!choice.tiktoken_pattern.empty() || choice.tiktoken_num_special_tokens >= 0 || !choice.special_tokens.empty()))
+    return "--tiktoken-pattern, --tiktoken-num-special-tokens, --special-tokens: only TikTokenizer has them; drop them";
   return "";
 }
 

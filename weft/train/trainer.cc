@@ -126,7 +126,8 @@ void Loop::open_files() {
     config_ = run_config(options_);
     if (const CheckpointOptions& c = options_.checkpoint; !c.save_hf.empty())
       saver_ = std::make_unique<HuggingFaceSaver>(options_.model.hf, config_, precision_of(options_).compute,
-                                                  HuggingFaceOptions{{}, c.hf_family, c.hf_dtype});
+                                                  HuggingFaceOptions{{}, c.hf_family, c.hf_dtype},
+                                                  tokenizer_files(options_.data.tokenizer));
   });
   require_same_model(ranks, config_);
   agree_on_errors(ranks, [&] { open_data(); });

@@ -1,5 +1,7 @@
 #include "weft/data/tokenizers/tiktoken.h"
 
+#include <algorithm>
+
 #include "weft/base/file.h"
 #include "weft/base/text.h"
 #include "weft/data/tokenizers/json_fields.h"
@@ -104,13 +106,22 @@ std::vector<Merge> merges_of(const Vocabulary& vocabulary, std::int32_t first, c
   return merges;
 }
 
-std::vector<std::string> special_names(std::int64_t count) {
-  std::vector<std::string> names;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const auto place = static_cast<std::size_t>(i);
-    names.push_back(place < first_specials.size() ? std::string(first_specials[place])
-                                                  : fmt::format("<SPECIAL_{}>", i));
-  }
+// The names of `count` special tokens: those given, or Megatron's; then fillers.
+std::vector<std::string> special_names(std::int64_t count, const std::vector<std::string>& given) {
+  std::vector<std::string> names = given;
+  if (given.empty()) names.assign(first_specials.begin(), first_specials.end());
+  for (std::string_view needed : first_specials)
+    if (std::find(names.begin(), names.end(), needed) == names.end())
+      throw UserError("--special-tokens: must hold {}, too", needed);
+  if (count < static_cast<std::int64_t>(names.size()))
+    throw UserError("--tiktoken-num-special-tokens {}: must be at least {}, for {}", count, names.size(),
+                    join(names, " "));
+  for (auto i = static_cast<std::int64_t>(names.size()); i < count; ++i)
+    names.push_back(fmt::format("<SPECIAL_{}>", i));
+  std::vector<std::string> sorted = names;
+  std::sort(sorted.begin(), sorted.end());
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice != sorted.end()) throw UserError("--special-tokens: {} is named twice", *twice);
   return names;
 }
 
@@ -127,12 +138,12 @@ std::unique_ptr<Tokenizer> parse_tiktoken(std::string_view text, const std::stri
                                           const TiktokenOptions& options) {
   const std::string_view begin = trim(text.substr(0, 200));
   const bool json = begin.starts_with('[') || begin.starts_with('{');
-  const bool shifted = json || options.special_tokens >= 0;
-  const std::int64_t specials = options.special_tokens >= 0 ? options.special_tokens : (json ? megatron_specials : 0);
+  const bool shifted = json || options.special_tokens >= 0 || !options.special.empty();
+  const std::int64_t specials =
+      options.special_tokens >= 0 ? options.special_tokens : (shifted ? megatron_specials : 0);
   std::int64_t most = options.vocabulary > 0 ? options.vocabulary : (json ? megatron_vocabulary : INT32_MAX);
-  if (shifted && specials < static_cast<std::int64_t>(first_specials.size()))
-    throw UserError("--tiktoken-num-special-tokens {}: must be at least {}, for {}", specials, first_specials.size(),
-                    join(special_names(first_specials.size()), " "));
+  const std::vector<std::string> names =
+      shifted ? special_names(specials, options.special) : std::vector<std::string>();
   if (most <= specials + 256)
     throw UserError("--vocab-size {}: leaves no place for the bytes beside {} special tokens", most, specials);
 
@@ -146,7 +157,6 @@ std::unique_ptr<Tokenizer> parse_tiktoken(std::string_view text, const std::stri
     last = std::max(last, token.rank + specials);
     entries.push_back({token.bytes, static_cast<std::int32_t>(token.rank + specials), true});
   }
-  const std::vector<std::string> names = special_names(specials);
   for (std::size_t i = 0; i < names.size(); ++i) {
     const auto id = static_cast<std::int32_t>(i);
     entries.push_back({names[i], id, false});
@@ -167,7 +177,9 @@ std::unique_ptr<Tokenizer> parse_tiktoken(std::string_view text, const std::stri
     parts.added_texts.emplace_back(token.id, token.text);
     parts.special.push_back(token.id);
   }
-  parts.eod = shifted ? 2 : parts.added.front().id;
+  parts.eod = parts.added.front().id;
+  for (const AddedToken& token : parts.added)
+    if (shifted && token.text == "</s>") parts.eod = token.id;
   parts.merges = merges_of(parts.vocabulary, static_cast<std::int32_t>(specials), where);
   parts.rules.of_bytes = true;
   parts.rules.ignore_merges = true;

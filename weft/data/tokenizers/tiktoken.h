@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "weft/data/tokenizer.h"
 
@@ -20,6 +21,8 @@ struct TiktokenOptions {
   std::string pattern;               // of tiktoken_patterns; "": v2 for JSON, cl100k for plain text
   std::int64_t special_tokens = -1;  // ids before the first token's; -1: 1000 for JSON, none for plain text
   std::int64_t vocabulary = 0;       // with the special ones; 0: 131072 for JSON, all tokens of plain text
+  std::vector<std::string>
+      special;  // names of the first special ones, <unk>, <s> and </s> among them; empty: Megatron's
 };
 
 // `text` is the file's, which messages call `where`. UserError for what is wrong with it.

@@ -16,6 +16,7 @@
 
 #include "weft/device/operations/activation.h"
 #include "weft/device/operations/attention.h"
+#include "weft/device/operations/attention_block.h"
 #include "weft/device/operations/balance.h"
 #include "weft/device/operations/elementwise.h"
 #include "weft/device/operations/latent.h"
@@ -49,6 +50,10 @@ namespace weft {
   X(latent_heads_backward, LatentHeadsBackward)                          \
   X(attention, Attention)                                                \
   X(attention_backward, AttentionBackward)                               \
+  X(visible_keys, VisibleKeys)                                           \
+  X(attention_block, AttentionBlock)                                     \
+  X(attention_delta, AttentionDelta)                                     \
+  X(attention_block_backward, AttentionBlockBackward)                    \
   X(choose_keys, ChooseKeys)                                             \
   X(sparse_attention, SparseAttention)                                   \
   X(sparse_attention_backward, SparseAttentionBackward)                  \

@@ -43,6 +43,11 @@ double index_flops(const Indexer& x, double pairs_seen) {
   return 2 * pairs_seen * static_cast<double>(x.heads) * static_cast<double>(x.dim + 1);
 }
 
+double block_flops(const AttentionBlock& a) {
+  const double admitted = 0.5 * static_cast<double>(a.q.rows()) * static_cast<double>(a.k.rows());
+  return 2 * admitted * static_cast<double>(a.heads) * static_cast<double>(a.dim + a.value_dim);
+}
+
 double attention_flops(const Attention& a) {
   return 2 * pairs(a) * static_cast<double>(a.heads) * static_cast<double>(a.dim + a.value_dim);
 }
@@ -87,6 +92,20 @@ OperationCost cost_of(const Attention& x) { return {attention_flops(x), bytes_of
 OperationCost cost_of(const AttentionBackward& x) {
   const Attention& f = x.forward;
   return {2.5 * attention_flops(f), bytes_of(f.q, f.k, f.v, f.out, f.lse, x.dout, x.dq, x.dk, x.dv)};
+}
+// Half of the pairs: with chunks from both ends of a sequence that is so of every block but a rank's own.
+OperationCost cost_of(const VisibleKeys& x) {
+  return {0, bytes_of(x.places, x.key_places, x.boundaries, x.first, x.end)};
+}
+OperationCost cost_of(const AttentionBlock& x) {
+  return {block_flops(x), bytes_of(x.q, x.k, x.v, x.out, x.lse, x.first, x.end)};
+}
+OperationCost cost_of(const AttentionDelta& x) {
+  return {2 * static_cast<double>(x.dout.shape.elements()), bytes_of(x.out, x.dout, x.delta)};
+}
+OperationCost cost_of(const AttentionBlockBackward& x) {
+  const AttentionBlock& f = x.forward;
+  return {2.5 * block_flops(f), bytes_of(f.q, f.k, f.v, f.lse, x.dout, x.delta, x.dq, x.dk, x.dv)};
 }
 OperationCost cost_of(const CausalConvolution& x) {
   return pass(2 * static_cast<double>(x.weight.columns()) + 6, x.x, x.y, x.weight, x.bias);

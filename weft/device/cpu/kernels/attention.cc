@@ -5,6 +5,7 @@
 
 #include <atomic>
 
+#include "weft/device/argument_checks_block.h"
 #include "weft/device/cpu/kernels/attention_blocks.h"
 
 namespace weft::WEFT_ISA {
@@ -54,7 +55,8 @@ void softmax_step(std::int64_t keys, T* __restrict scores, T* __restrict maximum
   }
 }
 
-template <class T, class S>
+// Arithmetic in T, queries, keys and values in S, results in O.
+template <class T, class S, class O = S>
 class Forward {
  public:
   Forward(const AttentionShape& shape, std::int64_t kv_head, const Span& span, std::int64_t query)
@@ -78,10 +80,10 @@ class Forward {
 
   void run() {
     start();
-    std::int64_t first = span_.end, last = 0;
+    std::int64_t first = limits_[0].first, last = -1;
     for (std::int64_t b = 0; b < blocks_; ++b) {
       first = std::min(first, limits_[b].first);
-      last = limits_[b].last;
+      last = std::max(last, limits_[b].last);
     }
     const S* k = head_of<S>(x_.k, kv_head_, x_.dim);
     const S* v = head_of<S>(x_.v, kv_head_, x_.value_dim);
@@ -129,6 +131,22 @@ class Forward {
       }
     }
     std::fill_n(outputs_, columns_ * value_room_ * block, T{0});
+    if (shape_.store == Store::add) go_on();
+  }
+
+  // From results over other keys: together they are like one key, whose score is their lse.
+  void go_on() {
+    for (std::int64_t c = 0; c < columns_; ++c) {
+      const std::int64_t count = limits_[c % blocks_].count;
+      const T* lse = row<T>(x_.lse, head(c)) + token(c);
+      for (std::int64_t i = 0; i < count; ++i) {
+        if (!(lse[i] > lowest<T>)) continue;
+        maximum_[c * block + i] = lse[i];
+        sum_[c * block + i] = 1;
+      }
+      pack_rows<query_block<T>>(head_of<O>(x_.out, head(c), x_.value_dim), x_.out.stride, token(c), count, x_.value_dim,
+                                outputs_ + c * value_room_ * block);
+    }
   }
 
   void step(std::int64_t column, std::int64_t key, std::int64_t count) {
@@ -158,11 +176,12 @@ class Forward {
       T* lse = row<T>(x_.lse, head(c)) + token(c);
       alignas(64) T inverse[block];
       for (std::int64_t i = 0; i < block; ++i) {
-        inverse[i] = i < count ? T{1} / sum_[c * block + i] : T{0};
-        if (i < count) lse[i] = maximum_[c * block + i] + fast_log(sum_[c * block + i]);
+        const T sum = sum_[c * block + i];  // 0: of a block of which the query sees no key
+        inverse[i] = i < count && sum > 0 ? T{1} / sum : T{0};
+        if (i < count) lse[i] = sum > 0 ? maximum_[c * block + i] + fast_log(sum) : -std::numeric_limits<T>::infinity();
       }
       unpack_rows(outputs_ + c * value_room_ * block, inverse, count, x_.value_dim,
-                  head_of<S>(x_.out, head(c), x_.value_dim) + token(c) * x_.out.stride, x_.out.stride);
+                  head_of<O>(x_.out, head(c), x_.value_dim) + token(c) * x_.out.stride, x_.out.stride);
     }
   }
 
@@ -175,10 +194,10 @@ class Forward {
   BlockLimits<T>* limits_;
 };
 
-template <class T, class S>
+template <class T, class S, class O = S>
 void run(Stream& stream, const AttentionShape& shape) {
   // A task is (span, queries of one turn, kv head); who takes which does not matter, their results are their own.
-  const std::int64_t turn = Forward<T, S>::blocks_at_once(shape) * query_block<T>;
+  const std::int64_t turn = Forward<T, S, O>::blocks_at_once(shape) * query_block<T>;
   std::int64_t tasks = 0;
   for (std::int64_t s = 0; s < shape.span_count; ++s)
     tasks += (shape.spans[s].end - shape.spans[s].begin + turn - 1) / turn * shape.x.kv_heads;
@@ -189,7 +208,8 @@ void run(Stream& stream, const AttentionShape& shape) {
       const auto turns = [&] { return (shape.spans[s].end - shape.spans[s].begin + turn - 1) / turn; };
       while (task - base >= turns() * shape.x.kv_heads) base += turns() * shape.x.kv_heads, --s;
       const std::int64_t which = turns() - 1 - (task - base) / shape.x.kv_heads;
-      Forward<T, S>(shape, (task - base) % shape.x.kv_heads, shape.spans[s], shape.spans[s].begin + which * turn).run();
+      Forward<T, S, O>(shape, (task - base) % shape.x.kv_heads, shape.spans[s], shape.spans[s].begin + which * turn)
+          .run();
     }
   };
   if (tasks == 1 || team_of(stream).size() == 1) return work(0);
@@ -205,6 +225,20 @@ void attention(Stream& stream, const Attention& op) {
   with_storage("attention", op.q.dtype, [&](auto type) {
     using S = typename decltype(type)::type;
     run<Accumulator<S>, S>(stream, shape);
+  });
+}
+
+void attention_block(Stream& stream, const AttentionBlock& op) {
+  if (op.q.rows() == 0) return;
+  check_arguments("attention_block", op);
+  Attention all;
+  all.q = op.q, all.k = op.k, all.v = op.v, all.out = op.out, all.lse = op.lse, all.sinks = op.sinks;
+  all.heads = op.heads, all.kv_heads = op.kv_heads, all.dim = op.dim, all.value_dim = op.value_dim;
+  all.scale = op.scale;
+  const AttentionShape shape(all, op);
+  with_storage("attention_block", op.q.dtype, [&](auto type) {
+    using S = typename decltype(type)::type;
+    run<Accumulator<S>, S, Accumulator<S>>(stream, shape);
   });
 }
 

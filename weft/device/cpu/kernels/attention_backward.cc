@@ -7,6 +7,7 @@
 // Scratch of a thread: keys of a task * (dim + value_dim) elements, and blocks of a few hundred KiB.
 #include <atomic>
 
+#include "weft/device/argument_checks_block.h"
 #include "weft/device/cpu/kernels/attention_blocks.h"
 #include "weft/device/operations/attention.h"
 
@@ -36,7 +37,8 @@ void to_gradients(const BlockLimits<T>& limits, std::int64_t a, std::int64_t b, 
     }
 }
 
-template <class T, class S>
+// Arithmetic in T, queries, keys and values in S, their gradients in O.
+template <class T, class S, class O = S>
 class Backward {
  public:
   Backward(const AttentionShape& shape, const AttentionBackward& op, const Task& task)
@@ -68,11 +70,11 @@ class Backward {
     }
     for (query_ = task_.queries.begin; query_ < task_.queries.end; query_ += blocks_ * block) {
       used_ = std::min(blocks_, (task_.span.end - query_ + block - 1) / block);
-      std::int64_t first = task_.span.end, last = 0;
+      std::int64_t first = std::numeric_limits<std::int64_t>::max(), last = -1;
       for (std::int64_t b = 0; b < used_; ++b) {
         limits_[b].set(shape_.limits, query_ + b * block, task_.span.end);
         first = std::min(first, limits_[b].first);
-        last = limits_[b].last;
+        last = std::max(last, limits_[b].last);
       }
       first = std::max(first - task_.span.begin, task_.keys.begin - task_.span.begin) / key_block * key_block;
       last = std::min(last, task_.keys.end - 1);
@@ -198,19 +200,31 @@ class Backward {
     alignas(64) T scale[block];
     std::fill_n(scale, block, static_cast<T>(x_.scale));
     for (std::int64_t c = 0; c < columns_; ++c)
-      if (c % blocks_ < used_)
-        unpack_rows(dq_ + c * dim_room_ * block, scale, limits_[c % blocks_].count, x_.dim,
-                    head_of<S>(op_.dq, head(c), x_.dim) + token(c) * op_.dq.stride, op_.dq.stride);
+      if (c % blocks_ < used_) {
+        const T* from = dq_ + c * dim_room_ * block;
+        O* to = head_of<O>(op_.dq, head(c), x_.dim) + token(c) * op_.dq.stride;
+        const std::int64_t count = limits_[c % blocks_].count;
+        if constexpr (std::is_same_v<O, T>)
+          if (shape_.store_queries == Store::add) {
+            unpack_rows<true>(from, scale, count, x_.dim, to, op_.dq.stride);
+            continue;
+          }
+        unpack_rows(from, scale, count, x_.dim, to, op_.dq.stride);
+      }
   }
 
   void store_keys(const T* sums, std::int64_t panels, std::int64_t dim, const Tensor& to) {
     for (std::int64_t key = task_.keys.begin; key < task_.keys.end; ++key) {
       const std::int64_t t = (key - task_.keys.begin) / tile_rows, r = (key - task_.keys.begin) % tile_rows;
-      S* at = head_of<S>(to, task_.kv_head, dim) + key * to.stride;
+      O* at = head_of<O>(to, task_.kv_head, dim) + key * to.stride;
       for (std::int64_t p = 0; p < panels; ++p) {
         const T* from = sums + (t * panels + p) * tile + r * block;
         const std::int64_t width = std::min(block, dim - p * block);
-        for (std::int64_t d = 0; d < width; ++d) at[p * block + d] = narrow<S>(from[d]);
+        if (shape_.store_keys == Store::add)
+          for (std::int64_t d = 0; d < width; ++d)
+            at[p * block + d] = narrow<O>(widen_to<T>(at[p * block + d]) + from[d]);
+        else
+          for (std::int64_t d = 0; d < width; ++d) at[p * block + d] = narrow<O>(from[d]);
       }
     }
   }
@@ -227,31 +241,32 @@ class Backward {
 };
 
 // delta [heads, T] = dout . out
-template <class T, class S>
-void compute_delta(Stream& stream, const AttentionShape& shape, const AttentionBackward& op) {
-  const Attention& x = shape.x;
-  split_rows(stream, shape.tokens, x.heads * x.value_dim, [&](std::int64_t begin, std::int64_t end) {
+template <class T, class O, class S>
+void compute_delta(Stream& stream, const Tensor& all_out, const Tensor& all_dout, const Tensor& delta,
+                   std::int64_t value_dim) {
+  const std::int64_t heads = delta.rows();
+  split_rows(stream, all_out.rows(), heads * value_dim, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t)
-      for (std::int64_t h = 0; h < x.heads; ++h) {
-        const S* out = row<S>(x.out, t) + h * x.value_dim;
-        const S* dout = row<S>(op.dout, t) + h * x.value_dim;
+      for (std::int64_t h = 0; h < heads; ++h) {
+        const O* out = row<O>(all_out, t) + h * value_dim;
+        const S* dout = row<S>(all_dout, t) + h * value_dim;
         T sum = 0;
 #pragma omp simd reduction(+ : sum)
-        for (std::int64_t d = 0; d < x.value_dim; ++d) sum += widen_to<T>(out[d]) * widen_to<T>(dout[d]);
-        row<T>(op.scratch, h)[t] = sum;
+        for (std::int64_t d = 0; d < value_dim; ++d) sum += widen_to<T>(out[d]) * widen_to<T>(dout[d]);
+        row<T>(delta, h)[t] = sum;
       }
   });
 }
 
 template <class T>
-void compute_dsink(const AttentionShape& shape, const AttentionBackward& op, std::int64_t head) {
-  const T* lse = row<T>(shape.x.lse, head);
-  const T* delta = row<T>(op.scratch, head);
-  const T sink = static_cast<T>(shape.sink(head));
+void compute_dsink(const Tensor& all_lse, const Tensor& all_delta, double sink, std::int64_t head,
+                   const Tensor& dsinks) {
+  const T* lse = row<T>(all_lse, head);
+  const T* delta = row<T>(all_delta, head);
   double sum = 0;  // over all tokens: in double, for its length
-  for (std::int64_t t = 0; t < shape.tokens; ++t)
-    sum += static_cast<double>(fast_exp_negative(sink - lse[t]) * delta[t]);
-  static_cast<T*>(op.dsinks.data)[head] = static_cast<T>(-sum);
+  for (std::int64_t t = 0; t < all_lse.columns(); ++t)
+    sum += static_cast<double>(fast_exp_negative(static_cast<T>(sink) - lse[t]) * delta[t]);
+  static_cast<T*>(dsinks.data)[head] = static_cast<T>(-sum);
 }
 
 // All tasks in a fixed order, made on the fly: visit(task) until it returns false.
@@ -259,18 +274,20 @@ template <class Visit>
 void for_each_task(const AttentionShape& shape, bool whole, std::int64_t turn, const Visit& visit) {
   for (std::int64_t s = 0; s < shape.span_count; ++s) {
     const Span& span = shape.spans[s];
+    const Span keys = shape.blocks ? Span{0, shape.x.k.rows()} : span;
     for (std::int64_t h = 0; h < shape.x.kv_heads; ++h) {
       if (whole) {
-        visit(Task{h, span, span, span, true, true});
+        visit(Task{h, span, keys, span, true, true});
         continue;
       }
       const std::int64_t step = round_up(256, key_block);
-      for (std::int64_t key = span.begin; key < span.end; key += step) {
-        const std::int64_t first = span.begin + (key - span.begin) / turn * turn;  // no query before sees these keys
-        visit(Task{h, span, {key, std::min(key + step, span.end)}, {first, span.end}, true, false});
+      for (std::int64_t key = keys.begin; key < keys.end; key += step) {
+        // No query before `first` sees these keys.
+        const std::int64_t first = shape.blocks ? 0 : span.begin + (key - span.begin) / turn * turn;
+        visit(Task{h, span, {key, std::min(key + step, keys.end)}, {first, span.end}, true, false});
       }
       for (std::int64_t query = span.begin; query < span.end; query += turn)
-        visit(Task{h, span, span, {query, std::min(query + turn, span.end)}, false, true});
+        visit(Task{h, span, keys, {query, std::min(query + turn, span.end)}, false, true});
     }
   }
 }
@@ -289,12 +306,11 @@ bool whole_spans(const AttentionShape& shape, int threads) {
   return std::max(largest, turns * total / static_cast<double>(tasks)) <= 1.4 * total / threads;
 }
 
-template <class T, class S>
+template <class T, class S, class O = S>
 void run(Stream& stream, const AttentionShape& shape, const AttentionBackward& op) {
-  compute_delta<T, S>(stream, shape, op);
   Team& team = team_of(stream);
   const bool whole = whole_spans(shape, team.size());
-  const std::int64_t turn = Backward<T, S>::turn(shape);
+  const std::int64_t turn = Backward<T, S, O>::turn(shape);
   std::atomic<std::int64_t> next{0};
   const auto work = [&](int) {
     std::int64_t mine = next++, at = 0;
@@ -304,9 +320,10 @@ void run(Stream& stream, const AttentionShape& shape, const AttentionBackward& o
       mine = next++;
     };
     for_each_task(shape, whole, turn,
-                  [&](const Task& task) { turn_to([&] { Backward<T, S>(shape, op, task).run(); }); });
+                  [&](const Task& task) { turn_to([&] { Backward<T, S, O>(shape, op, task).run(); }); });
     if (op.dsinks.given())
-      for (std::int64_t h = 0; h < shape.x.heads; ++h) turn_to([&] { compute_dsink<T>(shape, op, h); });
+      for (std::int64_t h = 0; h < shape.x.heads; ++h)
+        turn_to([&] { compute_dsink<T>(shape.x.lse, op.scratch, shape.sink(h), h, op.dsinks); });
   };
   if (team.size() == 1) return work(0);
   team.run(std::cref(work));
@@ -321,7 +338,44 @@ void attention_backward(Stream& stream, const AttentionBackward& op) {
   const AttentionShape shape(x);
   with_storage("attention_backward", x.q.dtype, [&](auto type) {
     using S = typename decltype(type)::type;
-    run<Accumulator<S>, S>(stream, shape, op);
+    using T = Accumulator<S>;
+    compute_delta<T, S, S>(stream, x.out, op.dout, op.scratch, x.value_dim);
+    run<T, S>(stream, shape, op);
+  });
+}
+
+void attention_delta(Stream& stream, const AttentionDelta& op) {
+  constexpr const char* name = "attention_delta";
+  if (op.out.rows() == 0) return;
+  check_arguments(name, op);
+  with_storage(name, op.dout.dtype, [&](auto type) {
+    using S = typename decltype(type)::type;
+    using T = Accumulator<S>;
+    if (op.out.dtype == op.dout.dtype)
+      compute_delta<T, S, S>(stream, op.out, op.dout, op.delta, op.value_dim);
+    else
+      compute_delta<T, T, S>(stream, op.out, op.dout, op.delta, op.value_dim);
+    if (!op.dsinks.given()) return;
+    for (std::int64_t h = 0; h < op.heads; ++h) compute_dsink<T>(op.lse, op.delta, sink_of(op.sinks, h), h, op.dsinks);
+  });
+}
+
+void attention_block_backward(Stream& stream, const AttentionBlockBackward& op) {
+  constexpr const char* name = "attention_block_backward";
+  const AttentionBlock& x = op.forward;
+  if (x.q.rows() == 0) return;
+  check_arguments(name, op);
+  Attention all;
+  all.q = x.q, all.k = x.k, all.v = x.v, all.lse = x.lse;
+  all.heads = x.heads, all.kv_heads = x.kv_heads, all.dim = x.dim, all.value_dim = x.value_dim, all.scale = x.scale;
+  AttentionShape shape(all, x);
+  shape.store_queries = op.store_queries;
+  shape.store_keys = op.store_keys;
+  AttentionBackward gradients{all, op.dout, op.dq, op.dk, op.dv};
+  gradients.scratch = op.delta;
+  with_storage(name, x.q.dtype, [&](auto type) {
+    using S = typename decltype(type)::type;
+    run<Accumulator<S>, S, Accumulator<S>>(stream, shape, gradients);
   });
 }
 

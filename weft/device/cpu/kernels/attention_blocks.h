@@ -11,6 +11,7 @@
 #include "weft/device/cpu/kernels/carver.h"
 #include "weft/device/cpu/kernels/dispatch.h"
 #include "weft/device/cpu/kernels/micro_gemm.h"
+#include "weft/device/operations/attention_block.h"
 
 namespace weft::WEFT_ISA {
 
@@ -30,13 +31,16 @@ struct Span {
   std::int64_t begin = 0, end = 0;
 };
 
-// Which keys a query sees: [lower(t), t].
+// Which keys a query sees: [lower(t), upper(t)].
 struct Limits {
   const std::int32_t* boundaries;  // null: sequences of `length`
   std::int64_t length, window;
+  const std::int32_t *firsts = nullptr, *ends = nullptr;  // given: keys have numbers of their own
 
   std::int64_t document(std::int64_t t) const { return boundaries != nullptr ? boundaries[t] : t - t % length; }
+  std::int64_t upper(std::int64_t t) const { return ends != nullptr ? ends[t] - 1 : t; }
   std::int64_t lower(std::int64_t t) const {
+    if (firsts != nullptr) return firsts[t];
     const std::int64_t begin = document(t);
     return window > 0 && t - window + 1 > begin ? t - window + 1 : begin;
   }
@@ -53,26 +57,41 @@ struct BlockLimits {
 
   void set(const Limits& limits, std::int64_t query, std::int64_t end) {
     count = std::min(query_block<T>, end - query);
-    first = end;
+    first = limits.lower(query);
+    last = limits.upper(query);
     all_first = 0;
+    all_last = count == query_block<T> ? last : -1;
     for (std::int64_t i = 0; i < query_block<T>; ++i) {
-      const std::int64_t low = i < count ? limits.lower(query + i) : 1;
+      const std::int64_t low = i < count ? limits.lower(query + i) : 1, high = i < count ? limits.upper(query + i) : 0;
       lower[i] = static_cast<Int>(low);
-      upper[i] = static_cast<Int>(i < count ? query + i : 0);
+      upper[i] = static_cast<Int>(high);
       if (i < count) {
         first = std::min(first, low);
+        last = std::max(last, high);
         all_first = std::max(all_first, low);
+        all_last = std::min(all_last, high);
       }
     }
-    last = query + count - 1;
-    all_last = count == query_block<T> ? query : -1;
   }
 };
+
+inline double sink_of(const Tensor& sinks, std::int64_t head) {
+  switch (sinks.dtype) {
+    case DType::f64:
+      return static_cast<const double*>(sinks.data)[head];
+    case DType::bf16:
+      return widen_to<double>(static_cast<const bfloat16*>(sinks.data)[head]);
+    default:
+      return widen_to<double>(static_cast<const float*>(sinks.data)[head]);
+  }
+}
 
 // Finds the spans; arguments in the types of the loops.
 struct AttentionShape {
   const Attention& x;
   Limits limits;
+  bool blocks = false;  // of keys: out, dq, dk and dv are of the accumulator's type
+  Store store = Store::write, store_queries = Store::write, store_keys = Store::write;
   std::int64_t tokens, group;  // group: heads that share a kv head
   Span* spans = nullptr;       // scratch of the calling thread
   std::int64_t span_count = 0;
@@ -84,17 +103,20 @@ struct AttentionShape {
         group(op.heads / op.kv_heads) {
     find_spans();
   }
-
-  double sink(std::int64_t head) const {
-    switch (x.sinks.dtype) {
-      case DType::f64:
-        return static_cast<const double*>(x.sinks.data)[head];
-      case DType::bf16:
-        return widen_to<double>(static_cast<const bfloat16*>(x.sinks.data)[head]);
-      default:
-        return widen_to<double>(static_cast<const float*>(x.sinks.data)[head]);
-    }
+  // Over one block of keys.
+  AttentionShape(const Attention& op, const AttentionBlock& block)
+      : x(op),
+        limits{nullptr, 0, 0, block.first.as<std::int32_t>(), block.end.as<std::int32_t>()},
+        blocks(true),
+        store(block.store),
+        tokens(op.q.rows()),
+        group(op.heads / op.kv_heads),
+        spans(reinterpret_cast<Span*>(thread_scratch(ScratchUse::plan, sizeof(Span)))),
+        span_count(1) {
+    spans[0] = {0, tokens};
   }
+
+  double sink(std::int64_t head) const { return sink_of(x.sinks, head); }
 
  private:
   void find_spans() {
@@ -143,8 +165,8 @@ void pack_columns(const S* x, std::int64_t stride, std::int64_t row, std::int64_
     pack_panel<panel>(operand, row, count, i, std::min<std::int64_t>(panel, width - i), packed + i * room);
 }
 
-// to[i][d] = from[d][i] * factors[i] for `count` rows i of `width` elements; from has rows of query_block elements.
-template <class T, class S>
+// to[i][d] (+)= from[d][i] * factors[i] for `count` rows i of `width` elements; from has rows of query_block elements.
+template <bool adds = false, class T, class S>
 void unpack_rows(const T* from, const T* factors, std::int64_t count, std::int64_t width, S* to, std::int64_t stride) {
   constexpr int n = lanes<T>;
   const std::int64_t whole = width / n * n;
@@ -157,11 +179,16 @@ void unpack_rows(const T* from, const T* factors, std::int64_t count, std::int64
       transpose(rows);
 #pragma GCC unroll 16
       for (int r = 0; r < n; ++r)
-        if (i + r < count) store_narrow(to + (i + r) * stride + d, rows[r]);
+        if (i + r < count) {
+          S* const at = to + (i + r) * stride + d;
+          if constexpr (adds) rows[r] += load<T>(at);
+          store_narrow(at, rows[r]);
+        }
     }
     for (std::int64_t d = whole; d < width; ++d)
       for (std::int64_t r = i; r < std::min<std::int64_t>(i + n, count); ++r)
-        to[r * stride + d] = narrow<S>(from[d * query_block<T> + r] * factors[r]);
+        to[r * stride + d] =
+            narrow<S>(from[d * query_block<T> + r] * factors[r] + (adds ? widen_to<T>(to[r * stride + d]) : T{0}));
   }
 }
 

@@ -32,8 +32,10 @@ struct RankCase {
   ModelConfig config;
   DType dtype = DType::f64;
   int ranks = 1, expert_ranks = 1, micro_batches = 2, steps = 3;
-  int tensor_ranks = 1, expert_tensor_ranks = 1;
-  bool sequence = false;  // tensor ranks divide the tokens, too
+  int tensor_ranks = 1, expert_tensor_ranks = 1, context_ranks = 1;
+  int head_ranks = 1;                               // of the context ranks, with a2a_p2p
+  ContextTransfer transfer = ContextTransfer::a2a;  // of attention on context ranks
+  bool sequence = false;                            // tensor ranks divide the tokens, too
   std::int64_t logits_slice_bytes = 128 << 20;
   std::int64_t batch = 1, length = 6;
   bool weave = false, delay = false, dispatch = false, parallel = false, early = false, overlap_updates = false;
@@ -99,12 +101,15 @@ inline SessionOptions options_of(const RankCase& c, World* world) {
   o.fault = c.fault;
   o.ranks.world = world;
   o.layout = Layout::of({.tp = c.tensor_ranks,
-                         .dp = (world ? world->size() : 1) / c.tensor_ranks,
+                         .cp = c.context_ranks,
+                         .dp = (world ? world->size() : 1) / c.tensor_ranks / c.context_ranks,
                          .etp = c.expert_tensor_ranks,
                          .ep = c.expert_ranks,
-                         .instances = c.instances},
+                         .instances = c.instances,
+                         .cp_heads = c.transfer == ContextTransfer::a2a_p2p ? c.head_ranks : 1},
                         world ? world->rank() : RankId(0));
   o.sequence_parallel = c.sequence;
+  o.context_transfers = {c.transfer};
   o.logits_slice_bytes = c.logits_slice_bytes;
   o.plan.weave = c.weave;
   o.plan.delay_weight_gradients = c.delay;

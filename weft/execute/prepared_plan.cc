@@ -292,6 +292,15 @@ void PreparedPlan::communicate(const Node& node, Stream& stream, bool wrong_coun
         transfers.clear();
         break;
       }
+      case CollectiveKind::to_next:
+      case CollectiveKind::to_previous: {
+        const int ahead = c.kind == CollectiveKind::to_next ? 1 : comm.size() - 1;
+        const Transfer both[] = {
+            {Transfer::Direction::send, (comm.rank() + ahead) % comm.size(), room_of(c.send)},
+            {Transfer::Direction::receive, (comm.rank() + comm.size() - ahead) % comm.size(), room_of(c.receive)}};
+        comm.transfer(stream, both);
+        break;
+      }
       case CollectiveKind::barrier:
         comm.barrier(stream);
         break;

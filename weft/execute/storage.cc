@@ -42,6 +42,9 @@ std::vector<std::byte> pack(std::span<const double> values, DType dtype) {
     case DType::bf16:
       pack_as<bfloat16>(values, bytes.data());
       break;
+    case DType::i32:
+      pack_as<std::int32_t>(values, bytes.data());
+      break;
     default:
       WEFT_CHECK(false, "pack to {}", name_of(dtype));
   }

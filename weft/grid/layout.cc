@@ -26,7 +26,9 @@ enum : std::int32_t {
   edp_shard,
   stage_shard,
   ends,
-  dp_cp_ends
+  dp_cp_ends,
+  cp_heads,
+  cp_ring
 };
 
 struct GroupAxes {
@@ -41,21 +43,23 @@ const GroupAxes& axes_of(GroupId group) {
       {"ep", {"ep"}},
       {"edp", {"edp", "instance"}},
       {"tp", {"tp"}},
-      {"cp", {"cp"}},
+      {"cp", {"cp_heads", "cp"}},
       {"pp", {"pp"}},
-      {"dp_cp", {"cp", "dp", "instance"}},
-      {"tp_cp", {"tp", "cp"}},
-      {"stage", {"tp", "cp", "dp", "instance"}},
+      {"dp_cp", {"cp_heads", "cp", "dp", "instance"}},
+      {"tp_cp", {"tp", "cp_heads", "cp"}},
+      {"stage", {"tp", "cp_heads", "cp", "dp", "instance"}},
       {"etp", {"etp"}},
       {"etp_ep", {"etp", "ep"}},
       {"instance", {"instance"}},
-      {"dp_cp_shard", {"cp", "dp"}},
+      {"dp_cp_shard", {"cp_heads", "cp", "dp"}},
       {"edp_shard", {"edp"}},
-      {"stage_shard", {"tp", "cp", "dp"}},
+      {"stage_shard", {"tp", "cp_heads", "cp", "dp"}},
       {"ends", {"instance"}, true},
-      {"dp_cp_ends", {"cp", "dp", "instance"}, true},
+      {"dp_cp_ends", {"cp_heads", "cp", "dp", "instance"}, true},
+      {"cp_heads", {"cp_heads"}},
+      {"cp_ring", {"cp"}},
   };
-  static_assert(Layout::group_count == dp_cp_ends + 1);
+  static_assert(Layout::group_count == cp_ring + 1);
   WEFT_CHECK(group.valid() && group.index() < all.size(), "a layout has no group {}", group.value);
   return all[group.index()];
 }
@@ -83,7 +87,11 @@ Layout Layout::of(const LayoutSizes& s, RankId rank) {
                                     : "",
                     parts, s.etp > 1 ? fmt::format(" ({} of each expert)", s.etp) : "");
   const Axis stages{"pp", as_size(s.pp)};
-  std::vector<Axis> axes = {{"tp", as_size(s.tp)}, {"cp", as_size(s.cp)}};
+  if (s.cp_heads < 1 || s.cp % s.cp_heads != 0)
+    throw UserError("{} context ranks cannot be divided into groups of {} that exchange heads", s.cp, s.cp_heads);
+  std::vector<Axis> axes = {{"tp", as_size(s.tp)}};
+  if (s.cp_heads > 1) axes.push_back({"cp_heads", as_size(s.cp_heads)});
+  axes.push_back({"cp", as_size(s.cp / s.cp_heads)});
   if (s.stages_before_data) axes.push_back(stages);
   axes.insert(axes.end(), {{"dp", as_size(s.dp / s.instances)}, {"instance", as_size(s.instances)}});
   if (!s.stages_before_data) axes.push_back(stages);
@@ -113,7 +121,7 @@ AxisNames Layout::divided(const AxisNames& axes) const {
     std::erase_if(found, [&](const std::string& name) {
       return std::find(experts.begin(), experts.end(), name) != experts.end();
     });
-    const AxisNames own = dividing({"tp", "cp", "dp"});
+    const AxisNames own = dividing({"tp", "cp_heads", "cp", "dp"});
     found.insert(found.end(), own.begin(), own.end());
   }
   std::sort(found.begin(), found.end());
@@ -136,6 +144,8 @@ GroupId Layout::first_like(GroupId group) const {
 
 GroupId Layout::data_ranks() const { return GroupId(dp); }
 GroupId Layout::context_ranks() const { return GroupId(cp); }
+GroupId Layout::head_ranks() const { return GroupId(cp_heads); }
+GroupId Layout::ring_ranks() const { return GroupId(cp_ring); }
 GroupId Layout::tensor_ranks() const { return GroupId(tp); }
 GroupId Layout::stages() const { return GroupId(pp); }
 GroupId Layout::batch_ranks() const { return first_like(GroupId(dp_cp)); }

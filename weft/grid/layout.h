@@ -38,6 +38,7 @@ struct LayoutSizes {
   std::int64_t tp = 1, cp = 1, dp = 1, pp = 1;
   std::int64_t etp = 1, ep = 1;
   std::int64_t instances = 1;
+  std::int64_t cp_heads = 1;        // of cp, neighbours that exchange heads where others send each other keys
   bool stages_before_data = false;  // order of ranks: tp, cp, pp, dp instead of tp, cp, dp, pp
 
   std::int64_t ranks() const { return tp * cp * dp * pp; }
@@ -46,7 +47,7 @@ struct LayoutSizes {
 class Layout {
  public:
   Layout();  // one rank
-  // The grid has the axes tp, cp, dp, instance, pp and the expert view etp, ep, edp, instance, pp.
+  // The grid has the axes tp, cp (cut in cp_heads and cp where neighbours exchange heads), dp, instance, pp and the expert view etp, ep, edp, instance, pp.
   Layout(const Grid& grid, RankId rank);
   // UserError unless etp x ep divides tp x cp x dp, and the instances both dp and the replicas of experts.
   static Layout of(const LayoutSizes& sizes, RankId rank = RankId(0));
@@ -61,6 +62,8 @@ class Layout {
   // The groups, by what they mean. Two meanings that every layout of these sizes gives the same ranks have one id.
   GroupId data_ranks() const;           // have different samples
   GroupId context_ranks() const;        // have different tokens of the same samples, and the same parameters
+  GroupId head_ranks() const;           // of the context ranks, neighbours that exchange heads for tokens
+  GroupId ring_ranks() const;           // of the context ranks, those that then have the same heads
   GroupId tensor_ranks() const;         // divide each layer and its tokens
   GroupId stages() const;               // divide the layers
   GroupId batch_ranks() const;          // have different tokens and the same dense parameters: data and context
@@ -72,7 +75,7 @@ class Layout {
   GroupId expert_replicas() const;      // have different tokens and the same experts
   GroupId instances() const;            // hold the same shard of what an instance divides
   GroupId embedding_stages() const;     // the first and the last stage, and their instances
-  static constexpr int group_count = 17;
+  static constexpr int group_count = 19;
 
   // Over which ranks replicas divide what they hold, and which ranks then have the same part.
   struct ShardGroups {

@@ -7,6 +7,7 @@
 
 #include "weft/base/error.h"
 #include "weft/device/operations/optimizer.h"
+#include "weft/model/context_checks.h"
 #include "weft/model/layers/layers.h"
 #include "weft/model/layers/split_vocabulary.h"
 #include "weft/model/sharding.h"
@@ -104,14 +105,27 @@ Module build_module(const ModelConfig& config, const ModuleOptions& options) {
   if (pattern.counts.at(Symbol::experts) > 0)
     check_expert_ranks(config.experts.experts, options.layout.size_of(options.layout.expert_ranks()));
   check_tensor_ranks(config, pattern, options);
+  check_context_ranks(config, pattern, options);
   ModuleBuilder b(config, options);
   Module& m = b.module();
   m.length = options.length;
   m.expert_layers = expert_layers_of(pattern);
   m.tokens = b.value({"tokens", ValueKind::input, DType::i32, {b.tokens()}});
   m.labels = b.value({"labels", ValueKind::input, DType::i32, {b.tokens()}});
-  if (options.packing.separate) m.boundaries = b.value({"boundaries", ValueKind::input, DType::i32, {b.tokens()}});
-  if (options.packing.reset_positions) m.positions = b.value({"positions", ValueKind::input, DType::i32, {b.tokens()}});
+  const bool context = b.context_ranks().divide(), own_positions = options.packing.reset_positions;
+  const auto of_all = [&](const char* name) { return b.value({name, ValueKind::input, DType::i32, {b.all_tokens()}}); };
+  if (options.packing.separate) m.boundaries = of_all("boundaries");
+  if (own_positions || context) m.positions = b.value({"positions", ValueKind::input, DType::i32, {b.tokens()}});
+  if (own_positions && context) m.all_positions = of_all("all_positions");
+  if (const std::int64_t neighbours = options.layout.size_of(options.layout.head_ranks()); neighbours > 1)
+    m.neighbour_positions = b.value({"neighbour_positions", ValueKind::input, DType::i32, {b.tokens() * neighbours}});
+  for (int depth = 1; context && depth <= pattern.mtp_depths; ++depth) {
+    const auto later = [&](const char* name) {
+      return b.value({fmt::format("mtp{}.{}", depth, name), ValueKind::input, DType::i32, {b.tokens()}});
+    };
+    m.later_tokens.push_back(later("tokens"));
+    m.later_labels.push_back(later("labels"));
+  }
   m.loss_scales = b.value({"loss_scales", ValueKind::input, DType::f64, {1 + pattern.mtp_depths}});
   m.loss = b.value({"loss", ValueKind::step, b.accumulate(), {1}});
   m.values[m.loss.index()].summed_over = b.summed_over_data();

@@ -28,6 +28,7 @@ ModuleBuilder::ModuleBuilder(const ModelConfig& config, const ModuleOptions& opt
   };
   tensor_ranks_ = ranks_of(options.layout.tensor_ranks());
   expert_tensor_ranks_ = ranks_of(options.layout.expert_tensor_ranks());
+  context_ranks_ = ContextRanks::of(options.layout);
   tensor_ranks_.sequence = options.sequence_parallel && tensor_ranks_.divide();
   // Every layer adds once to the residual stream; its variance must not grow with their number.
   const int layers = parse_pattern(config.pattern).physical_layers;
@@ -78,6 +79,20 @@ ValueId ModuleBuilder::constant(const std::string& name, const Shape& shape, std
   v.fill = std::move(fill);
   constants_.emplace_back(name, value(std::move(v)));
   return constants_.back().second;
+}
+
+ValueId ModuleBuilder::constant_of_ints(const std::string& name, const std::vector<std::int64_t>& numbers) {
+  const ValueId made = constant(name, {std::ssize(numbers)}, [numbers](double* out) {
+    for (const std::int64_t number : numbers) *out++ = static_cast<double>(number);
+  });
+  module_.values[made.index()].dtype = DType::i32;
+  return made;
+}
+
+ContextTransfer ModuleBuilder::context_transfer() const {
+  const std::vector<ContextTransfer>& all = options_.context_transfers;
+  const auto layer = static_cast<std::size_t>(std::max(place_.physical, 0));
+  return place_.depth > 0 || layer >= all.size() ? all.back() : all[layer];
 }
 
 ParameterPart ModuleBuilder::part(Role role, const Shape& shape, Init init, int expert) const {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "weft/model/config.h"
+#include "weft/model/context_ranks.h"
 #include "weft/model/module.h"
 #include "weft/model/tensor_ranks.h"
 
@@ -23,9 +24,11 @@ struct ModuleOptions {
   std::int64_t row_alignment = 1;               // of an expert's rows; kernels of some devices want more
   std::int64_t logits_slice_bytes = 128 << 20;  // the head works on slices of tokens whose logits fit in this
   Packing packing;
-  bool keep_logits = false;          // evaluate writes Module::logits
-  Layout layout;                     // of the ranks; tells which experts are here
-  bool sequence_parallel = false;    // tensor ranks divide the tokens of the residual stream
+  bool keep_logits = false;        // evaluate writes Module::logits
+  Layout layout;                   // of the ranks; tells which experts are here
+  bool sequence_parallel = false;  // tensor ranks divide the tokens of the residual stream
+  // Of attention on several context ranks, by layer: symbols of the main part. One: of all layers. MTP depths have the last.
+  std::vector<ContextTransfer> context_transfers{ContextTransfer::p2p};
   bool repeatable_attention = true;  // of AttentionBackward
   ShardingStrategy sharding = ShardingStrategy::no_shard;
   bool shard_over_instances = false;  // of the optimizer (Layout::instances), what each of them divides
@@ -41,7 +44,11 @@ class ModuleBuilder {
 
   const ModelConfig& config() const { return config_; }
   const ModuleOptions& options() const { return options_; }
-  std::int64_t tokens() const { return options_.batch * options_.length; }
+  // Of a micro-batch, the tokens that this context rank has.
+  std::int64_t tokens() const { return all_tokens() / context_ranks_.size; }
+  std::int64_t all_tokens() const { return options_.batch * options_.length; }
+  const ContextRanks& context_ranks() const { return context_ranks_; }
+  ContextTransfer context_transfer() const;  // of this layer
   const TensorRanks& tensor_ranks() const { return tensor_ranks_; }
   // Of the residual stream, the tokens that are here; and those of them of which this rank adds up the gradients of
   // parameters that all tensor ranks hold, so that the sum over all ranks counts every token once.
@@ -71,6 +78,8 @@ class ModuleBuilder {
   ValueId gradient_of(ValueId activation);
   // The same name gives the same constant: layers share their tables.
   ValueId constant(const std::string& name, const Shape& shape, std::function<void(double*)> fill);
+  // i32: row numbers, positions.
+  ValueId constant_of_ints(const std::string& name, const std::vector<std::int64_t>& numbers);
   // A sum over the micro-batches of a step so far; the first of a block takes what was `before` it into its sum.
   ValueId running(std::string name, DType dtype, const Shape& shape);
   ValueId before(ValueId running);
@@ -112,6 +121,7 @@ class ModuleBuilder {
   Module module_;
   PiecePlace place_;
   TensorRanks tensor_ranks_, expert_tensor_ranks_;
+  ContextRanks context_ranks_;
   double residual_std_;
   std::vector<std::pair<ValueId, ValueId>> gradients_;
   std::vector<std::pair<std::string, ValueId>> constants_;

@@ -78,6 +78,10 @@ std::string_view name_of(CollectiveKind kind) {
       return "all_reduce";
     case CollectiveKind::broadcast:
       return "broadcast";
+    case CollectiveKind::to_next:
+      return "to_next";
+    case CollectiveKind::to_previous:
+      return "to_previous";
     case CollectiveKind::send:
       return "send";
     case CollectiveKind::receive:

@@ -105,7 +105,9 @@ enum class CollectiveKind : std::uint8_t {
   broadcast,
   send,  // to one peer, which has the matching receive
   receive,
-  barrier,  // carries nothing
+  to_next,      // every rank to the one after it in the group, the last to the first: as much as it gets
+  to_previous,  // the other way round
+  barrier,      // carries nothing
 };
 inline constexpr int collective_kind_count = static_cast<int>(CollectiveKind::barrier) + 1;
 std::string_view name_of(CollectiveKind kind);
@@ -242,7 +244,12 @@ struct Module {
   std::vector<ValueId> mtp_losses;  // by depth, times that factor
   // Inputs i32 [T], in packed samples: the token at which a token's document begins, and a token's position. Invalid: a
   // sample is one document, and positions are counted from its beginning.
-  ValueId boundaries, positions;
+  // On several context ranks `boundaries` are of all their tokens, `positions` of this rank's and never invalid,
+  // `all_positions` of all tokens where documents count their own, and `neighbour_positions` of the tokens of those that
+  // exchange heads where others send each other keys.
+  ValueId boundaries, positions, all_positions, neighbour_positions;
+  // On several context ranks, inputs i32 by MTP depth: the tokens that a depth reads, the labels it is trained on.
+  std::vector<ValueId> later_tokens, later_labels;
   std::int64_t length = 0;                 // of a sample, in tokens
   std::vector<ExpertLayer> expert_layers;  // of the whole pattern, in its order
   ValueId router_losses;                   // f64 [expert_layers, router_loss_count]; invalid: no such loss

@@ -38,11 +38,12 @@ void check_experts(const ModelConfig& config, const ModuleOptions& options, std:
   if (e.bias) e.latent > 0 ? divides(e.latent, "experts.latent") : divides(config.hidden, "hidden");
   if (ranks == 1) return;
   if (e.shared_ffn > 0) require_divides(e.shared_ffn, "experts.shared_ffn", ranks);
-  if (options.length % ranks != 0)
+  const std::int64_t here = options.length / options.layout.size_of(options.layout.context_ranks());
+  if (here % ranks != 0)
     throw UserError("`length` {}: the tokens of a sequence are routed by `tensor_ranks` {}; use a multiple of it",
                     options.length, ranks);
-  const std::int64_t each = options.batch * options.length / ranks;
-  if (e.balance.sequence_aux_loss > 0 && each % options.length != 0 && options.length % each != 0)
+  const std::int64_t each = options.batch * here / ranks;
+  if (e.balance.sequence_aux_loss > 0 && each % here != 0 && here % each != 0)
     throw UserError(
         "`batch` {}: with a loss of each sequence, `tensor_ranks` {} route whole sequences or parts of one; use a "
         "multiple or a divisor of it",

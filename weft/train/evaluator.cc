@@ -40,20 +40,24 @@ EvaluationLosses Evaluator::losses(const MicroBatch& batch) {
   return losses;
 }
 
-// [tokens, rows of the vocabulary]. Tensor ranks have columns of it, of which the last may be padding.
+// [tokens, rows of the vocabulary]. Context ranks have some of the tokens, tensor ranks columns, of which the last may be
+// padding.
 std::vector<double> Evaluator::read_logits(const EvaluationPlan& evaluation) const {
   std::vector<double> all = evaluation.plan->read(stream_, evaluation.module.logits, 0);
   const Shape& shape = evaluation.module.value(evaluation.module.logits).shape;
   if (shape.dims() == 2) return all;
-  const auto ranks = static_cast<std::size_t>(shape[0]), tokens = static_cast<std::size_t>(shape[1]),
-             each = static_cast<std::size_t>(shape[2]), rows = static_cast<std::size_t>(inputs_.embedding_rows());
-  std::vector<double> joined;
-  joined.reserve(tokens * rows);
-  for (std::size_t t = 0; t < tokens; ++t)
-    for (std::size_t r = 0; r < ranks; ++r) {
-      const auto from = all.begin() + static_cast<std::ptrdiff_t>((r * tokens + t) * each);
-      const std::size_t count = std::min(each, rows - std::min(rows, r * each));
-      joined.insert(joined.end(), from, from + static_cast<std::ptrdiff_t>(count));
+  // [context ranks x tensor ranks, tokens, columns]
+  const Layout& layout = evaluation.module.layout;
+  const ContextRanks context = ContextRanks::of(layout);
+  const std::int64_t tensor = shape[0] / context.size, tokens = shape[1] * context.size, each = shape[2],
+                     rows = inputs_.embedding_rows();
+  std::vector<double> joined(static_cast<std::size_t>(tokens * rows));
+  for (std::int64_t rank = 0; rank < shape[0]; ++rank)
+    for (std::int64_t t = 0; t < shape[1]; ++t) {
+      const std::int64_t first = rank % tensor * each,
+                         token = context.token(rank / tensor, t, evaluation.module.length);
+      const auto from = all.begin() + (rank * shape[1] + t) * each;
+      std::copy(from, from + std::clamp<std::int64_t>(rows - first, 0, each), joined.begin() + token * rows + first);
     }
   return joined;
 }

@@ -19,6 +19,7 @@ StepOptions training_step(const SessionOptions& o) {
   step.module.precision = o.precision;
   step.module.layout = o.layout;
   step.module.sequence_parallel = o.sequence_parallel;
+  step.module.context_transfers = o.context_transfers;
   step.module.batch = o.batch;
   step.module.length = o.length;
   step.module.packing = o.packing;

@@ -32,10 +32,11 @@ struct RankOptions {
 struct SessionOptions {
   ModelConfig config;
   Precision precision;
-  Layout layout;                       // of all ranks, seen from this one
-  bool sequence_parallel = false;      // of its tensor ranks
-  std::int64_t batch = 1, length = 1;  // of one micro-batch
-  PlanOptions plan;                    // of the training plan; kind `gradients`: no updates (probe)
+  Layout layout;                                                         // of all ranks, seen from this one
+  bool sequence_parallel = false;                                        // of its tensor ranks
+  std::vector<ContextTransfer> context_transfers{ContextTransfer::p2p};  // ModuleOptions
+  std::int64_t batch = 1, length = 1;                                    // of one micro-batch
+  PlanOptions plan;  // of the training plan; kind `gradients`: no updates (probe)
   OptimizerSpec optimizer;
   int threads = 1;
   Packing packing;

@@ -1,4 +1,5 @@
-// What the host gives to a step: tokens, labels, and the step's numbers.
+// What the host gives to a step: tokens, labels, and the step's numbers. A micro-batch is that of all context ranks; each
+// gives its own tokens to the step.
 #pragma once
 
 #include <span>
@@ -6,6 +7,7 @@
 #include "weft/data/token_source.h"
 #include "weft/execute/prepared_plan.h"
 #include "weft/model/config.h"
+#include "weft/model/context_ranks.h"
 #include "weft/optim/optimizer.h"
 
 namespace weft {
@@ -30,11 +32,14 @@ class StepInputs {
   double mtp_factor(const Module& module) const;  // of one depth's mean loss in the sum that is trained
 
  private:
+  std::int64_t write_tokens(const PreparedPlan& plan, int micro_batch, const MicroBatch& batch) const;
+  void write_part(const PreparedPlan& plan, int micro_batch, const MicroBatch& batch) const;
   void write_numbers(const PreparedPlan& plan, const StepNumbers& numbers) const;
   void write_documents(const PreparedPlan& plan, int micro_batch, const MicroBatch& batch) const;
 
   ModelConfig config_;
   OptimizerSpec optimizer_;
+  ContextRanks context_;
   double data_ranks_;
   double routing_ranks_;  // that route different tokens
 };

@@ -6,9 +6,11 @@
 // Sinks [hq] are one more logit per head, without a value.
 //
 // Tensor ranks divide the heads: hq and hk are those of this rank. Ranks that outnumber the key/value heads share them.
+#include <algorithm>
 #include <cmath>
 
 #include "weft/device/operations.h"
+#include "weft/model/layers/block_attention.h"
 #include "weft/model/layers/layers.h"
 #include "weft/model/layers/residual_block.h"
 #include "weft/model/layers/rotary.h"
@@ -19,6 +21,8 @@ namespace weft {
 namespace {
 
 struct SelfAttention : ResidualBlock {  // in: the raw product; without query/key norms, qkv itself
+  BlockAttention blocks;                // of context ranks that send each other keys
+  ValueId dgate;                        // there, of the gate's logits
   AttentionSpec spec;
   std::int64_t hq = 0, hk = 0, d = 0, length = 0;
   double scale = 0;
@@ -103,10 +107,27 @@ void add_parameters(ModuleBuilder& b, SelfAttention& v) {
   if (v.spec.rope.enabled) v.rope = add_rotary_tables(b, v.spec.rope, v.d);
 }
 
+// The body's heads are those of this context rank.
+void divide_heads(ModuleBuilder& b, SelfAttention& v, TokenRanks among) {
+  const std::int64_t ranks = among.size, q = v.q_width(), k = v.k_width();
+  const auto of = [](std::int64_t width, std::int64_t heads) { return std::pair{width, heads}; };
+  std::vector<HeadSection> in = sections_of({of(q, v.hq), of(k, v.hk), of(k, v.hk)});
+  if (v.spec.output_gate)
+    in = v.shares_keys() ? sections_of({of(q, v.hq), of(q, v.hq), of(k, v.hk), of(k, v.hk)})
+                         : sections_of({of(q, v.hq), of(k, v.hk), of(k, v.hk), of(q, v.hq)});
+  v.exchange_heads(b, std::move(among), std::move(in), sections_of({of(q, v.hq)}));
+  if (v.spec.sinks) v.sinks = v.rows_of_heads(b, v.sinks, sections_of({of(v.hq, v.hq)}));
+  v.hq /= ranks;
+  v.hk = std::max<std::int64_t>(v.hk / ranks, 1);
+  v.q_norm.groups = v.hq;
+  v.k_norm.groups = v.hk;
+}
+
 void add_values(ModuleBuilder& b, SelfAttention& v) {
-  const std::int64_t T = b.tokens(), H = b.config().hidden;
+  const std::int64_t T = v.body_tokens(b), H = b.config().hidden;
   const DType compute = b.compute(), acc = b.accumulate();
   v.add_norm_values(b);
+  v.rope.positions = v.body_positions(b);
   v.boundaries = b.module().boundaries;
   v.qkv = b.activation("qkv", compute, {T, v.width()});
   v.in = v.spec.qk_norm ? b.activation("qkv_raw", compute, {T, v.width()}) : v.qkv;
@@ -172,6 +193,16 @@ void prepare(const Run& r, const SelfAttention& v) {
   rotate(r, v, qkv, false);
 }
 
+// From the gradients of qkv to those of the raw product, in place.
+void prepare_backward(const Run& r, const SelfAttention& v) {
+  const Tensor dqkv = r[v.din];
+  rotate(r, v, dqkv, true);
+  if (!v.spec.qk_norm) return;
+  const Tensor raw = r[v.in];
+  v.q_norm.backward(r, v.q(raw), v.q_inverse, v.q(dqkv), v.q(dqkv));
+  v.k_norm.backward(r, v.k(raw), v.k_inverse, v.k(dqkv), v.k(dqkv));
+}
+
 void attend(const Run& r, const SelfAttention& v) {
   r.ops().attention(r.stream(), attention_of(r, v));
   if (v.spec.output_gate) r.ops().sigmoid_gate(r.stream(), {r[v.context], v.gate(r[v.in]), r[v.mixed]});
@@ -188,11 +219,7 @@ void run_backward(const Run& r, const SelfAttention& v) {
   r.ops().attention_backward(r.stream(), backward);
   if (v.spec.sinks)
     r.ops().column_sum(r.stream(), {r[v.dsinks].reshape({1, v.hq}), r[v.sinks.gradient], r.store(v.sinks.gradient)});
-  rotate(r, v, dqkv, true);
-  if (v.spec.qk_norm) {
-    v.q_norm.backward(r, v.q(raw), v.q_inverse, v.q(dqkv), v.q(dqkv));
-    v.k_norm.backward(r, v.k(raw), v.k_inverse, v.k(dqkv), v.k(dqkv));
-  }
+  prepare_backward(r, v);
 }
 
 PieceCode forward(const SelfAttention& v) {
@@ -256,12 +283,120 @@ PieceCode backward(const SelfAttention& v) {
   return g;
 }
 
+void add_spread_values(ModuleBuilder& b, SelfAttention& v) {
+  const std::int64_t t = v.body_tokens(b);
+  const DType compute = b.compute(), acc = b.accumulate();
+  BlockAttention& a = v.blocks;
+  v.add_norm_values(b);
+  v.rope.positions = v.body_positions(b);
+  v.qkv = b.activation("qkv", compute, {t, v.width()});
+  v.in = v.spec.qk_norm ? b.activation("qkv_raw", compute, {t, v.width()}) : v.qkv;
+  if (v.spec.qk_norm) {
+    v.q_inverse = b.activation("q_inverse", acc, {t * v.hq});
+    v.k_inverse = b.activation("k_inverse", acc, {t * v.hk});
+  }
+  a.ranks = ring_of(b);
+  a.gathers = b.context_transfer() == ContextTransfer::all_gather;
+  a.heads = v.hq, a.kv_heads = v.hk, a.dim = a.value_dim = v.d;
+  a.window = v.spec.window, a.scale = v.scale;
+  if (v.spec.sinks) a.sinks = v.sinks;
+  a.queries = v.qkv, a.query_column = v.q_column();
+  a.add_values(b);
+  v.context = b.activation("context", compute, {t, v.q_width()});
+  v.mixed = v.context;
+  v.dmixed = a.dout;
+  if (v.spec.output_gate) {
+    v.mixed = b.activation("gated", compute, {t, v.q_width()});
+    v.dmixed = b.scratch("d(gated)", compute, {t, v.q_width()});
+    v.dgate = b.activation("d(gate)", compute, {t, v.q_width()});
+  }
+  v.y = b.activation("y", compute, {b.stream_tokens(), b.config().hidden});
+  v.din = b.activation("d(qkv)", compute, {t, v.width()});
+  v.dxn = v.input_gradient(b);
+  v.add_gradients(b);
+}
+
+PieceCode prepare_keys(const SelfAttention& v) {
+  PieceCode code;
+  writes(code, {v.qkv, v.blocks.keys});
+  if (v.spec.qk_norm) {
+    reads(code, {v.q_norm.value, v.k_norm.value});
+    writes(code, {v.in, v.q_inverse, v.k_inverse});
+  }
+  if (v.spec.rope.enabled) reads(code, {v.rope.cosine, v.rope.sine, v.rope.positions});
+  code.run = [v](const Run& r) {
+    prepare(r, v);
+    v.blocks.pack(r, v.k(r[v.qkv]), v.v(r[v.qkv]));
+  };
+  return code;
+}
+
+PieceCode join_gradients(const SelfAttention& v) {
+  PieceCode code;
+  reads(code, {v.blocks.dq, v.blocks.dkeys, v.dgate});
+  writes(code, {v.din});
+  if (v.spec.qk_norm) {
+    reads(code, {v.q_norm.value, v.k_norm.value, v.in, v.q_inverse, v.k_inverse});
+    adds_to(code, {v.q_norm.gradient, v.k_norm.gradient});
+  }
+  if (v.spec.rope.enabled) reads(code, {v.rope.cosine, v.rope.sine, v.rope.positions});
+  code.run = [v](const Run& r) {
+    const Tensor din = r[v.din], dkeys = r[v.blocks.dkeys];
+    r.ops().cast(r.stream(), {r[v.blocks.dq], v.q(din)});
+    r.ops().cast(r.stream(), {v.blocks.k(dkeys), v.k(din)});
+    r.ops().cast(r.stream(), {v.blocks.v(dkeys), v.v(din)});
+    if (v.spec.output_gate) r.ops().cast(r.stream(), {r[v.dgate], v.gate(din)});
+    prepare_backward(r, v);
+  };
+  return code;
+}
+
+PieceCode read_result(const SelfAttention& v) {
+  PieceCode code;
+  reads(code, {v.blocks.out});
+  writes(code, {v.context});
+  if (v.spec.output_gate) {
+    reads(code, {v.in});
+    writes(code, {v.mixed});
+  }
+  code.run = [v](const Run& r) {
+    r.ops().cast(r.stream(), {r[v.blocks.out], r[v.context]});
+    if (v.spec.output_gate) r.ops().sigmoid_gate(r.stream(), {r[v.context], v.gate(r[v.in]), r[v.mixed]});
+  };
+  return code;
+}
+
+PieceCode read_result_backward(const SelfAttention& v) {
+  PieceCode code;
+  if (v.spec.output_gate) {
+    reads(code, {v.in});
+    writes(code, {v.dmixed, v.dgate});
+    code.run = [v](const Run& r) {
+      r.ops().sigmoid_gate_backward(r.stream(),
+                                    {r[v.context], v.gate(r[v.in]), r[v.dmixed], r[v.blocks.dout], r[v.dgate]});
+    };
+  }
+  v.blocks.add_delta(code, v.context);
+  return code;
+}
+
+// On context ranks that send each other keys.
+ValueId add_spread_attention(ModuleBuilder& b, SelfAttention v) {
+  add_spread_values(b, v);
+  return v.add_spread_pieces(b, {prepare_keys(v), read_result(v), read_result_backward(v), join_gradients(v), {}},
+                             [&](ModuleBuilder& builder) { v.blocks.add_pieces(builder); });
+}
+
 }  // namespace
 
 ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x) {
   SelfAttention v = described(b, spec);
   v.add_norm_weight(b, x);
   add_parameters(b, v);
+  const ContextTransfer transfer = b.context_transfer();
+  const bool context = b.context_ranks().divide();
+  if (context && transfer >= ContextTransfer::a2a) divide_heads(b, v, heads_of(b));
+  if (context && transfer != ContextTransfer::a2a) return add_spread_attention(b, std::move(v));
   add_values(b, v);
   return v.add_piece(b, forward(v), backward(v), v.weight_gradient(), parts(v));
 }

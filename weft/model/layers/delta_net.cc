@@ -5,6 +5,7 @@
 // T tokens, H hidden, Dk = key_heads * key_dim, Dv = heads * head_dim. One state per chunk and head is kept for
 // backward. Tensor ranks divide the heads: those of this rank. Ranks that outnumber the key heads share them, and have
 // [z | beta | alpha | v | q | k] instead.
+#include <algorithm>
 #include <cmath>
 
 #include "weft/device/operations.h"
@@ -96,9 +97,37 @@ void add_parameters(ModuleBuilder& b, const DeltaNetSpec& all, DeltaNet& v) {
       b.parameter("output_weight", {H, v.values()}, {b.tensor_part(Role::output, {H, Dv}, 1, b.residual_init())})};
 }
 
+// The body's heads are those of this context rank.
+void divide_heads(ModuleBuilder& b, DeltaNet& v) {
+  DeltaNetSpec& spec = v.spec;
+  const std::int64_t Dk = v.keys(), Dv = v.values(), heads = spec.heads, keys = spec.key_heads;
+  const auto of = [](std::int64_t count, std::int64_t parts) { return std::pair{count, parts}; };
+  const std::vector<HeadSection> each = sections_of({of(heads, heads)});
+  v.exchange_heads(
+      b, TokenRanks::all(b.options().layout, b.options().batch, b.options().length),
+      v.shares_keys
+          ? sections_of({of(Dv, heads), of(heads, heads), of(heads, heads), of(Dv, heads), of(Dk, keys), of(Dk, keys)})
+          : sections_of({of(Dk, keys), of(Dk, keys), of(Dv, heads), of(Dv, heads), of(heads, heads), of(heads, heads)}),
+      sections_of({of(Dv, heads)}));
+  const auto rows = [&](ParameterValues& whole, const std::vector<HeadSection>& sections) {
+    whole = v.rows_of_heads(b, whole, sections);
+  };
+  rows(v.w_conv,
+       v.shares_keys ? sections_of({of(Dv, heads)}) : sections_of({of(Dk, keys), of(Dk, keys), of(Dv, heads)}));
+  for (ParameterValues* of_heads : {&v.A_log, &v.dt_bias}) rows(*of_heads, each);
+  const std::int64_t ranks = b.context_ranks().size;
+  spec.heads /= ranks;
+  spec.key_heads = std::max<std::int64_t>(spec.key_heads / ranks, 1);
+  if (!v.shares_keys) return;
+  // The convolution of q and k, whose heads all ranks have: they come after this rank's values.
+  v.w_conv.own = v.values();
+  v.w_conv.shared[0].column = v.values();
+  v.w_conv.shared[1].column = v.values() + v.keys();
+}
+
 void add_values(ModuleBuilder& b, DeltaNet& v) {
   const DeltaNetSpec& spec = v.spec;
-  const std::int64_t T = b.tokens(), H = b.config().hidden, Dk = v.keys(), Dv = v.values();
+  const std::int64_t T = v.body_tokens(b), H = b.config().hidden, Dk = v.keys(), Dv = v.values();
   const std::int64_t chunks = chunks_of(T, v.length, spec.chunk);
   const DType compute = b.compute(), acc = b.accumulate();
   v.add_norm_values(b);
@@ -237,6 +266,7 @@ ValueId add_delta_net(ModuleBuilder& b, const DeltaNetSpec& spec, ValueId x) {
   v.length = b.options().length;
   v.add_norm_weight(b, x);
   add_parameters(b, spec, v);
+  if (b.context_ranks().divide()) divide_heads(b, v);
   add_values(b, v);
   return v.add_piece(b, forward(v), backward(v), v.weight_gradient(), parts(v));
 }

@@ -21,7 +21,8 @@ RouterBalance::RouterBalance(ModuleBuilder& b, const ExpertsSpec& spec, ValueId 
       weights_(weights),
       kept_(indices) {
   Module& m = b.module();
-  const std::int64_t T = tokens_.count, E = experts_, k = router_.k, length = b.options().length;
+  const std::int64_t T = tokens_.count, E = experts_, k = router_.k,
+                     length = b.options().length / b.context_ranks().size;
   sequences_ = {tokens_.first / length, std::max<std::int64_t>(1, T / length)};
   if (spec_.capacity_factor > 0) {
     // A token goes to an expert at most once, so no expert needs more rows than there are tokens.
@@ -103,14 +104,15 @@ void RouterBalance::count(const Run& r) const {
 }
 
 void RouterBalance::add_statistics(ModuleBuilder& b) const {
-  if (ranks_.divide() && (batch_counts_.valid() || sequence_counts_.valid())) {
+  const GroupId others = b.options().layout.sample_ranks();  // have other tokens of the same samples
+  if (b.options().layout.divides(others) && (batch_counts_.valid() || sequence_counts_.valid())) {
     Piece& sum = b.piece("token_counts", Lane::tensor);
     sum.only_in_training = true;
     for (const ValueId counts : {batch_counts_, sequence_counts_}) {
       if (!counts.valid()) continue;
-      b.module().values[counts.index()].summed_over = ranks_.group;
+      b.module().values[counts.index()].summed_over = others;
       sum.forward.uses.push_back({counts, Access::write});
-      sum.forward.collectives.push_back({CollectiveKind::all_reduce, ranks_.group, counts, counts, {}, {}});
+      sum.forward.collectives.push_back({CollectiveKind::all_reduce, others, counts, counts, {}, {}});
     }
   }
   if (!snapshot_.valid() || snapshot_ == running_) return;

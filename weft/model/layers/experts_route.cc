@@ -15,11 +15,14 @@ std::int64_t row_bound(std::int64_t slots, std::int64_t experts, std::int64_t al
 
 // Logits [T, E] that spread tokens evenly over experts: standard normal numbers, a function of the layer and the
 // token's position in its micro-batch. So they are the same in every micro-batch and step, on every layout and device.
-ValueId forced_logits(ModuleBuilder& b, const std::string& layer, std::int64_t experts) {  // [all tokens, E]
+ValueId forced_logits(ModuleBuilder& b, const std::string& layer, std::int64_t experts) {  // [tokens, E]
   const std::string name = layer + ".forced_logits";
-  const std::int64_t count = b.tokens() * experts;
-  return b.constant(name, {b.tokens(), experts}, [count, key = random_key(0, name)](double* out) {
-    for (std::int64_t i = 0; i < count; ++i) out[i] = random_normal(key, static_cast<std::uint64_t>(i));
+  const std::vector<std::int64_t> tokens =
+      b.context_ranks().tokens(b.context_ranks().rank, b.options().batch, b.options().length);
+  return b.constant(name, {b.tokens(), experts}, [=, key = random_key(0, name)](double* out) {
+    for (const std::int64_t token : tokens)
+      for (std::int64_t e = 0; e < experts; ++e)
+        *out++ = random_normal(key, static_cast<std::uint64_t>(token * experts + e));
   });
 }
 

@@ -27,6 +27,7 @@ struct Head {
   ValueId kept;        // all logits, where an evaluation keeps them
 
   bool main() const { return depth == 0; }
+  bool shifts() const { return labels != next; }
   // Gradients of logits enter products in the model's dtype.
   bool narrow() const { return dlogits != logits; }
   // How a slice stores into a sum that the first slice began.
@@ -53,19 +54,23 @@ void add_values(ModuleBuilder& b, Head& v) {
   const std::int64_t V = b.config().embedding_rows();
   const DType compute = b.compute(), acc = b.accumulate();
   Module& m = b.module();
-  v.next = m.labels;  // what the main part predicts
-  v.labels = v.main() ? v.next : b.scratch("labels", DType::i32, {v.T});
+  // What the main part predicts; on several context ranks the host gives each depth its labels.
+  v.next = v.main() || m.later_labels.empty() ? m.labels : m.later_labels[static_cast<std::size_t>(v.depth - 1)];
+  v.labels = v.main() || v.next != m.labels ? v.next : b.scratch("labels", DType::i32, {v.T});
   v.loss = v.main() ? m.loss : m.mtp_losses[static_cast<std::size_t>(v.depth - 1)];
   v.scales = m.loss_scales;
-  v.boundaries = v.main() ? ValueId{} : m.boundaries;
+  v.boundaries = v.shifts() ? m.boundaries : ValueId{};
   v.logits = b.scratch("logits", acc, {v.S, V});
   v.dlogits = compute != acc ? b.scratch("d(logits)", compute, {v.S, V}) : v.logits;
   v.dx = b.gradient_of(v.x);
-  if (v.main() && b.options().keep_logits) v.kept = m.logits = b.value({"logits", ValueKind::output, acc, {v.T, V}});
+  if (!v.main() || !b.options().keep_logits) return;
+  const std::int64_t ranks = b.context_ranks().size;
+  m.logits = b.value({"logits", ValueKind::output, acc, ranks > 1 ? Shape{ranks, v.T, V} : Shape{v.T, V}});
+  v.kept = ranks > 1 ? b.activation("logits_here", acc, {v.T, V}) : m.logits;
 }
 
 void make_labels(const Run& r, const Head& v) {
-  if (!v.main()) r.ops().shift(r.stream(), {r[v.next], r[v.labels], given(r, v.boundaries), v.depth, -1, v.length});
+  if (v.shifts()) r.ops().shift(r.stream(), {r[v.next], r[v.labels], given(r, v.boundaries), v.depth, -1, v.length});
 }
 
 // The loss of n tokens from `begin` on; dlogits may be absent.
@@ -137,15 +142,22 @@ void add_head(ModuleBuilder& b, ValueId x, ParameterValues w, int depth) {
   writes(p.forward, {v.logits});
   adds_to(p.forward, {v.loss, v.dx, w.gradient});
   if (v.narrow()) writes(p.forward, {v.dlogits});
-  if (!v.main()) writes(p.forward, {v.labels});
+  if (v.shifts()) writes(p.forward, {v.labels});
   p.forward.run = [v](const Run& r) { train(r, v); };
 
   reads(p.evaluate, {x, w.value, v.next, v.scales, v.boundaries});
   writes(p.evaluate, {v.logits});
   adds_to(p.evaluate, {v.loss});
-  if (!v.main()) writes(p.evaluate, {v.labels});
+  if (v.shifts()) writes(p.evaluate, {v.labels});
   if (v.kept.valid()) writes(p.evaluate, {v.kept});
   p.evaluate.run = [v](const Run& r) { evaluate(r, v); };
+  const ValueId all = b.module().logits;
+  if (!v.kept.valid() || v.kept == all) return;
+  Piece& gather = b.piece("gather_logits", Lane::tensor);
+  gather.place.section = Section::head_part;
+  gather.evaluate = {{{v.kept}, {all, Access::write}},
+                     {},
+                     {{CollectiveKind::all_gather, b.context_ranks().group, v.kept, all, {}, {}}}};
 }
 
 }  // namespace weft

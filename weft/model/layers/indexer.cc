@@ -17,6 +17,8 @@ namespace {
 
 struct KeyChooser {
   ValueId xn, xn_of_weights, q_latent, boundaries;
+  ValueId product;  // valid: kw is columns of it, from `column` on
+  std::int64_t column = 0;
   RotaryTables rope;
   std::int64_t n = 0, d = 0, length = 0;
   double scale = 0, epsilon = 0, factor = 0;  // of the scores, the norm, the loss
@@ -32,9 +34,16 @@ struct KeyChooser {
   Range queries;  // of this rank
   std::int64_t heads = 0;
 
-  Indexer scores(const Run& r) const { return {r[q], r[k], r[kw].slice_columns(d, n), n, d, scale}; }
-  Tensor raw_k(const Run& r) const { return r[kw].slice_columns(0, d); }
+  bool makes_kw() const { return !product.valid(); }
+  Tensor both(const Run& r) const { return makes_kw() ? r[kw] : r[product].slice_columns(column, d + n); }
+  Indexer scores(const Run& r) const { return {r[q], r[k], both(r).slice_columns(d, n), n, d, scale}; }
+  Tensor raw_k(const Run& r) const { return both(r).slice_columns(0, d); }
 };
+
+std::vector<ParameterPart> kw_parts(const ModuleBuilder& b, std::int64_t d, std::int64_t n) {
+  const std::int64_t H = b.config().hidden;
+  return {b.part(Role::indexer_k, {d, H}, b.matrix_init()), b.part(Role::indexer_weights, {n, H}, b.matrix_init())};
+}
 
 void add_parameters(ModuleBuilder& b, KeyChooser& v) {
   const std::int64_t H = b.config().hidden, n = v.n, d = v.d, rank = b.module().value(v.q_latent).shape[1];
@@ -43,21 +52,19 @@ void add_parameters(ModuleBuilder& b, KeyChooser& v) {
                      : ParameterValues{b.frozen_parameter(name, shape, std::move(parts), b.compute()), {}};
   };
   v.w_q = {weight("indexer_q_weight", {n * d, rank}, {b.part(Role::indexer_q, {n * d, rank}, b.matrix_init())})};
-  v.w_kw = {weight(
-      "indexer_kw_weight", {d + n, H},
-      {b.part(Role::indexer_k, {d, H}, b.matrix_init()), b.part(Role::indexer_weights, {n, H}, b.matrix_init())})};
+  if (v.makes_kw()) v.w_kw = {weight("indexer_kw_weight", {d + n, H}, kw_parts(b, d, n))};
   v.norm = weight("indexer_norm_weight", {d}, {b.part(Role::indexer_norm, {d}, {Init::Kind::constant, 1})});
   v.norm_bias = weight("indexer_norm_bias", {d}, {b.part(Role::indexer_norm_bias, {d}, {Init::Kind::constant, 0})});
 }
 
 void add_forward_values(ModuleBuilder& b, std::int64_t K, KeyChooser& v) {
-  const std::int64_t T = b.tokens();
+  const std::int64_t T = b.module().value(v.q_latent).shape[0];
   const DType compute = b.compute(), acc = b.accumulate();
   const auto kept = [&](const char* name, DType dtype, const Shape& shape) {
     return v.trained ? b.activation(name, dtype, shape) : b.scratch(name, dtype, shape);
   };
   v.q = kept("indexer_q", compute, {T, v.n * v.d});
-  v.kw = kept("indexer_kw", compute, {T, v.d + v.n});
+  if (v.makes_kw()) v.kw = kept("indexer_kw", compute, {T, v.d + v.n});
   v.k = kept("indexer_k", compute, {T, v.d});
   v.mean = kept("indexer_mean", acc, {T});
   v.inverse = kept("indexer_inverse", acc, {T});
@@ -94,7 +101,7 @@ void rotate(const Run& r, const KeyChooser& v, const Tensor& x, std::int64_t hea
 
 void run_forward(const Run& r, const KeyChooser& v) {
   v.w_q.forward(r, r[v.q_latent], r[v.q]);
-  v.w_kw.forward(r, r[v.xn], r[v.kw]);
+  if (v.makes_kw()) v.w_kw.forward(r, r[v.xn], r[v.kw]);
   r.ops().layer_norm(r.stream(),
                      {v.raw_k(r), r[v.norm.value], r[v.norm_bias.value], r[v.k], r[v.mean], r[v.inverse], v.epsilon});
   rotate(r, v, r[v.q], v.n, false);
@@ -126,9 +133,13 @@ void run_backward(const Run& r, const KeyChooser& v, const Attention& attention)
 
 PieceCode forward(const KeyChooser& v) {
   PieceCode f;
-  reads(f, {v.xn, v.q_latent, v.w_q.value, v.w_kw.value, v.norm.value, v.norm_bias.value, v.rope.cosine, v.rope.sine,
-            v.rope.positions, v.boundaries});
-  writes(f, {v.q, v.kw, v.k, v.mean, v.inverse, v.keys});
+  reads(f, {v.q_latent, v.w_q.value, v.norm.value, v.norm_bias.value, v.rope.cosine, v.rope.sine, v.rope.positions,
+            v.boundaries, v.product});
+  if (v.makes_kw()) {
+    reads(f, {v.xn, v.w_kw.value});
+    writes(f, {v.kw});
+  }
+  writes(f, {v.q, v.k, v.mean, v.inverse, v.keys});
   f.run = [v](const Run& r) { run_forward(r, v); };
   return f;
 }
@@ -167,6 +178,11 @@ PieceCode weight_gradient(const KeyChooser& v) {
 
 }  // namespace
 
+ValueId add_indexer_weight(ModuleBuilder& b, const IndexerSpec& spec) {
+  return b.frozen_parameter("indexer_kw_weight", {spec.dim + spec.heads, b.config().hidden},
+                            kw_parts(b, spec.dim, spec.heads), b.compute());
+}
+
 IndexerParts add_indexer(ModuleBuilder& b, const IndexerSpec& spec, IndexerInput xn, ValueId q_latent,
                          const RotaryTables& rope, std::int64_t heads, std::function<Attention(const Run&)> attention) {
   const std::int64_t K = std::min(spec.topk, b.options().length);
@@ -174,6 +190,8 @@ IndexerParts add_indexer(ModuleBuilder& b, const IndexerSpec& spec, IndexerInput
   v.xn = xn.forward;
   v.xn_of_weights = xn.weights;
   v.q_latent = q_latent;
+  v.product = xn.product;
+  v.column = xn.column;
   v.boundaries = b.module().boundaries;
   v.rope = rope;
   v.n = spec.heads;

@@ -19,7 +19,12 @@ struct IndexerParts {
 // `heads` on all ranks. Tensor ranks all have the whole indexer; each adds up the loss of its part of the queries.
 struct IndexerInput {
   ValueId forward, weights;
+  // Where the layer has rows of other ranks: W_kw xn, columns of another value, made with the weight of add_indexer_weight.
+  ValueId product = {};
+  std::int64_t column = 0;
 };
+// Of an indexer that does not learn: [d + n, hidden].
+ValueId add_indexer_weight(ModuleBuilder& b, const IndexerSpec& spec);
 IndexerParts add_indexer(ModuleBuilder& b, const IndexerSpec& spec, IndexerInput xn, ValueId q_latent,
                          const RotaryTables& rope, std::int64_t heads, std::function<Attention(const Run&)> attention);
 

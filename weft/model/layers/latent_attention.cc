@@ -11,6 +11,7 @@
 #include <cmath>
 
 #include "weft/device/operations.h"
+#include "weft/model/layers/block_attention.h"
 #include "weft/model/layers/indexer.h"
 #include "weft/model/layers/layers.h"
 #include "weft/model/layers/residual_block.h"
@@ -33,7 +34,8 @@ struct LatentAttention : ResidualBlock {  // in: [a | c | s], mixed: the context
   Norm q_norm, kv_norm;
   Linear w_q, w_kv;
   RotaryTables rope;
-  IndexerParts indexer;  // empty unless sparse
+  IndexerParts indexer;   // empty unless sparse
+  BlockAttention blocks;  // of context ranks that send each other keys
 
   bool low_rank() const { return q_rank > 0; }
   std::int64_t q_width() const { return heads * (still + turning); }
@@ -96,12 +98,28 @@ void add_parameters(ModuleBuilder& b, const LatentAttentionSpec& spec, LatentAtt
   v.rope = add_rotary_tables(b, spec.rope, v.turning);
 }
 
+// The body's heads are those of this context rank, which has the latents of all tokens.
+void divide_heads(ModuleBuilder& b, LatentAttention& v, TokenRanks among) {
+  const std::int64_t ranks = among.size, heads = v.heads;
+  const auto of = [](std::int64_t count, std::int64_t parts) { return std::pair{count, parts}; };
+  v.exchange_heads(b, std::move(among),
+                   sections_of({of(v.first_width(), v.low_rank() ? 1 : heads), of(v.kv_rank, 1), of(v.turning, 1)}),
+                   sections_of({of(v.value_width(), heads)}));
+  const auto rows = [&](ParameterValues& whole, const std::vector<HeadSection>& sections) {
+    whole = v.rows_of_heads(b, whole, sections);
+  };
+  if (v.low_rank()) rows(v.w_q, sections_of({of(v.q_width(), heads)}));
+  rows(v.w_kv, sections_of({of(v.own_width(), heads), of(v.value_width(), heads)}));
+  v.heads /= ranks;
+}
+
 void add_values(ModuleBuilder& b, LatentAttention& v) {
-  const std::int64_t T = b.tokens(), H = b.config().hidden;
+  const std::int64_t T = v.body_tokens(b), H = b.config().hidden;
   const DType compute = b.compute(), acc = b.accumulate();
   v.add_norm_values(b);
+  v.rope.positions = v.body_positions(b);
   v.boundaries = b.module().boundaries;
-  v.in = b.activation("down", compute, {T, v.down_width()});
+  v.in = b.activation("down", compute, {T, v.down_width() + v.aside.count});
   v.din = b.activation("d(down)", compute, {T, v.down_width()});
   if (v.low_rank()) {
     v.a_norm = b.activation("q_latent", compute, {T, v.q_rank});
@@ -169,8 +187,25 @@ void attend(const Run& r, const LatentAttention& v) {
   }
 }
 
-void run_backward(const Run& r, const LatentAttention& v) {
+// From the gradients of queries, keys and values to those of the latents.
+void lower_gradients(const Run& r, const LatentAttention& v) {
   const Tensor down = r[v.in], ddown = r[v.din], dkv = r[v.dkv];
+  const Tensor dq = v.low_rank() ? r[v.dq] : v.a(ddown);
+  LatentHeadsBackward heads{
+      dq, r[v.dk], v.own(dkv), v.shared(ddown), r[v.rope.cosine], r[v.rope.sine], given(r, v.rope.positions)};
+  heads.heads = v.heads, heads.still = v.still, heads.turning = v.turning;
+  heads.length = v.length, heads.style = v.style;
+  r.ops().latent_heads_backward(r.stream(), heads);
+  v.w_kv.backward(r, dkv, r[v.dlatent_kv]);
+  v.kv_norm.backward(r, v.c(down), v.c_inverse, r[v.dlatent_kv], v.c(ddown));
+  if (v.low_rank()) {
+    v.w_q.backward(r, dq, r[v.dlatent_q]);
+    v.q_norm.backward(r, v.a(down), v.a_inverse, r[v.dlatent_q], v.a(ddown));
+  }
+}
+
+void run_backward(const Run& r, const LatentAttention& v) {
+  const Tensor ddown = r[v.din], dkv = r[v.dkv];
   const Tensor dq = v.low_rank() ? r[v.dq] : v.a(ddown);
   const Attention attention = attention_of(r, v);
   if (v.sparse) {
@@ -183,17 +218,7 @@ void run_backward(const Run& r, const LatentAttention& v) {
     r.ops().attention_backward(r.stream(), backward);
   }
   if (v.indexer.backward) v.indexer.backward.run(r);
-  LatentHeadsBackward heads{
-      dq, r[v.dk], v.own(dkv), v.shared(ddown), r[v.rope.cosine], r[v.rope.sine], given(r, v.rope.positions)};
-  heads.heads = v.heads, heads.still = v.still, heads.turning = v.turning;
-  heads.length = v.length, heads.style = v.style;
-  r.ops().latent_heads_backward(r.stream(), heads);
-  v.w_kv.backward(r, dkv, r[v.dlatent_kv]);
-  v.kv_norm.backward(r, v.c(down), v.c_inverse, r[v.dlatent_kv], v.c(ddown));
-  if (v.low_rank()) {
-    v.w_q.backward(r, dq, r[v.dlatent_q]);
-    v.q_norm.backward(r, v.a(down), v.a_inverse, r[v.dlatent_q], v.a(ddown));
-  }
+  lower_gradients(r, v);
 }
 
 // Adds the uses of a part to those of the code that contains it, which may already have some of them.
@@ -285,12 +310,112 @@ PieceCode weight_gradient(const LatentAttention& v) {
   }
   if (v.indexer.weight_gradient) add_uses(w, v.indexer.weight_gradient);
   w.run = [v, products = std::move(w.run)](const Run& r) {
-    products(r);
+    if (products) products(r);
     v.w_kv.weight_gradient(r, v.dkv, v.c_norm);
     if (v.low_rank()) v.w_q.weight_gradient(r, v.dq, v.a_norm);
     if (v.indexer.weight_gradient) v.indexer.weight_gradient.run(r);
   };
   return w;
+}
+
+void add_spread_values(ModuleBuilder& b, LatentAttention& v) {
+  const std::int64_t t = v.body_tokens(b);
+  const DType compute = b.compute(), acc = b.accumulate();
+  BlockAttention& a = v.blocks;
+  v.add_norm_values(b);
+  v.rope.positions = v.body_positions(b);
+  v.in = b.activation("down", compute, {t, v.down_width()});
+  v.din = b.activation("d(down)", compute, {t, v.down_width()});
+  if (v.low_rank()) {
+    v.a_norm = b.activation("q_latent", compute, {t, v.q_rank});
+    v.a_inverse = b.activation("q_latent_inverse", acc, {t});
+    v.q = b.activation("q", compute, {t, v.q_width()});
+    v.dq = b.activation("d(q)", compute, {t, v.q_width()});
+    v.dlatent_q = b.scratch("d(q_latent)", compute, {t, v.q_rank});
+  }
+  v.c_norm = b.activation("kv_latent", compute, {t, v.kv_rank});
+  v.c_inverse = b.activation("kv_latent_inverse", acc, {t});
+  v.k = b.scratch("k", compute, {t, v.q_width()});
+  v.kv = b.scratch("kv", compute, {t, v.kv_width()});
+  v.dkv = b.activation("d(kv)", compute, {t, v.kv_width()});
+  v.dk = b.scratch("d(k)", compute, {t, v.q_width()});
+  v.dlatent_kv = b.scratch("d(kv_latent)", compute, {t, v.kv_rank});
+  a.ranks = ring_of(b);
+  a.gathers = b.context_transfer() == ContextTransfer::all_gather;
+  a.heads = a.kv_heads = v.heads;
+  a.dim = v.still + v.turning, a.value_dim = v.value, a.scale = v.scale;
+  a.queries = v.low_rank() ? v.q : v.in;
+  a.add_values(b);
+  v.mixed = b.activation("context", compute, {t, v.value_width()});
+  v.dmixed = a.dout;
+  v.y = b.activation("y", compute, {b.stream_tokens(), b.config().hidden});
+  v.dxn = v.input_gradient(b);
+  v.add_gradients(b);
+}
+
+PieceCode make_keys(const LatentAttention& v) {
+  PieceCode code;
+  reads(code, {v.kv_norm.value, v.w_kv.value, v.rope.cosine, v.rope.sine, v.rope.positions});
+  writes(code, {v.in, v.c_norm, v.c_inverse, v.k, v.kv, v.blocks.keys});
+  if (v.low_rank()) {
+    reads(code, {v.q_norm.value, v.w_q.value});
+    writes(code, {v.a_norm, v.a_inverse, v.q});
+  }
+  code.run = [v](const Run& r) {
+    raise_latents(r, v);
+    v.blocks.pack(r, r[v.k], v.v(r[v.kv]));
+  };
+  return code;
+}
+
+PieceCode join_gradients(const LatentAttention& v) {
+  PieceCode code;
+  reads(code, {v.blocks.dq, v.blocks.dkeys, v.in, v.c_inverse, v.kv_norm.value, v.w_kv.value, v.rope.cosine,
+               v.rope.sine, v.rope.positions});
+  writes(code, {v.din, v.dk, v.dkv, v.dlatent_kv});
+  adds_to(code, {v.kv_norm.gradient});
+  if (v.low_rank()) {
+    reads(code, {v.q_norm.value, v.w_q.value, v.a_inverse});
+    writes(code, {v.dq, v.dlatent_q});
+    adds_to(code, {v.q_norm.gradient});
+  }
+  code.run = [v](const Run& r) {
+    const Tensor dkeys = r[v.blocks.dkeys];
+    r.ops().cast(r.stream(), {r[v.blocks.dq], v.low_rank() ? r[v.dq] : v.a(r[v.din])});
+    r.ops().cast(r.stream(), {v.blocks.k(dkeys), r[v.dk]});
+    r.ops().cast(r.stream(), {v.blocks.v(dkeys), v.v(r[v.dkv])});
+    lower_gradients(r, v);
+  };
+  return code;
+}
+
+PieceCode up_weight_gradients(const LatentAttention& v) {
+  PieceCode w;
+  reads(w, {v.dkv, v.c_norm});
+  adds_to(w, {v.w_kv.gradient});
+  if (v.low_rank()) {
+    reads(w, {v.dq, v.a_norm});
+    adds_to(w, {v.w_q.gradient});
+  }
+  w.run = [v](const Run& r) {
+    v.w_kv.weight_gradient(r, v.dkv, v.c_norm);
+    if (v.low_rank()) v.w_q.weight_gradient(r, v.dq, v.a_norm);
+  };
+  return w;
+}
+
+// On context ranks that send each other keys and values of all heads.
+ValueId add_spread_attention(ModuleBuilder& b, LatentAttention v) {
+  add_spread_values(b, v);
+  PieceCode result, result_backward;
+  reads(result, {v.blocks.out});
+  writes(result, {v.mixed});
+  result.run = [v](const Run& r) { r.ops().cast(r.stream(), {r[v.blocks.out], r[v.mixed]}); };
+  v.blocks.add_delta(result_backward, v.mixed);
+  return v.add_spread_pieces(b,
+                             {make_keys(v), std::move(result), std::move(result_backward), join_gradients(v),
+                              up_weight_gradients(v), set_of({RecomputeModule::mla_up_proj})},
+                             [&](ModuleBuilder& builder) { v.blocks.add_pieces(builder); });
 }
 
 }  // namespace
@@ -299,10 +424,22 @@ ValueId add_latent_attention(ModuleBuilder& b, const LatentAttentionSpec& spec, 
   LatentAttention v = described(b, spec, sparse);
   v.add_norm_weight(b, x);
   add_parameters(b, spec, v);
+  // The choice of keys needs all tokens: sparse attention always exchanges heads.
+  const ContextTransfer transfer = sparse ? ContextTransfer::a2a : b.context_transfer();
+  const bool context = b.context_ranks().divide();
+  if (context && sparse) {
+    v.aside = {add_indexer_weight(b, spec.indexer), v.down_width(), spec.indexer.dim + spec.indexer.heads};
+    v.own_columns = v.down_width();
+  }
+  if (context && transfer >= ContextTransfer::a2a)
+    divide_heads(b, v,
+                 sparse ? TokenRanks::all(b.options().layout, b.options().batch, b.options().length) : heads_of(b));
+  if (context && transfer != ContextTransfer::a2a) return add_spread_attention(b, std::move(v));
   add_values(b, v);
   if (sparse)
-    v.indexer = add_indexer(b, spec.indexer, {v.xn_of_body(), v.xn_of_weights()}, v.a_norm, v.rope, spec.heads,
-                            [v](const Run& r) { return attention_of(r, v); });
+    v.indexer =
+        add_indexer(b, spec.indexer, {v.xn_of_body(), v.xn_of_weights(), context ? v.in : ValueId{}, v.aside.column},
+                    v.a_norm, v.rope, spec.heads, [v](const Run& r) { return attention_of(r, v); });
   return v.add_piece(b, forward(v), backward(v), weight_gradient(v), parts(v), {}, [&] { add_means(b, v); });
 }
 

@@ -95,9 +95,29 @@ void add_parameters(ModuleBuilder& b, const MambaSpec& all, Mamba& v) {
       b.parameter("output_weight", {H, v.inner()}, {b.tensor_part(Role::output, {H, Di}, 1, b.residual_init())})};
 }
 
+// The body's heads are those of this context rank.
+void divide_heads(ModuleBuilder& b, Mamba& v) {
+  MambaSpec& spec = v.spec;
+  const std::int64_t Di = v.inner(), N = v.state_width(), heads = spec.heads, groups = spec.groups;
+  const auto of = [](std::int64_t count, std::int64_t parts) { return std::pair{count, parts}; };
+  const std::vector<HeadSection> channels = sections_of({of(Di, heads), of(N, groups), of(N, groups)}),
+                                 inner = sections_of({of(Di, heads)}), each = sections_of({of(heads, heads)});
+  v.exchange_heads(b, TokenRanks::all(b.options().layout, b.options().batch, b.options().length),
+                   sections_of({of(Di, heads), of(Di, heads), of(N, groups), of(N, groups), of(heads, heads)}), inner);
+  const auto rows = [&](ParameterValues& whole, const std::vector<HeadSection>& sections) {
+    whole = v.rows_of_heads(b, whole, sections);
+  };
+  rows(v.w_conv, channels);
+  if (v.w_conv.has_bias()) rows(v.w_conv.bias, channels);
+  for (ParameterValues* of_heads : {&v.A_log, &v.dt_bias, &v.D}) rows(*of_heads, each);
+  rows(v.gate_norm, inner);
+  spec.heads /= b.context_ranks().size;
+  spec.groups /= b.context_ranks().size;
+}
+
 void add_values(ModuleBuilder& b, Mamba& v) {
   const MambaSpec& spec = v.spec;
-  const std::int64_t T = b.tokens(), H = b.config().hidden, Di = v.inner();
+  const std::int64_t T = v.body_tokens(b), H = b.config().hidden, Di = v.inner();
   const std::int64_t chunks = chunks_of(T, v.length, spec.chunk);
   const DType compute = b.compute(), acc = b.accumulate();
   v.add_norm_values(b);
@@ -279,6 +299,7 @@ ValueId add_mamba(ModuleBuilder& b, const MambaSpec& spec, ValueId x) {
   v.length = b.options().length;
   v.add_norm_weight(b, x);
   add_parameters(b, spec, v);
+  if (b.context_ranks().divide()) divide_heads(b, v);
   add_values(b, v);
   if (v.divides_norm) add_sums(b, spec, v);
   std::optional<SecondHalf> second;

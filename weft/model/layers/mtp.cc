@@ -25,6 +25,7 @@ struct MtpInput {
   ValueId all_tokens, h, tokens, e, e_again, e_inverse, h_inverse, joined, y;
   ValueId djoined, de, dh, dy;
 
+  bool shifts() const { return all_tokens.valid(); }  // otherwise the host gives the later tokens
   Tensor of_e(const Tensor& both) const { return both.slice_columns(0, H); }
   Tensor of_h(const Tensor& both) const { return both.slice_columns(H, H); }
 };
@@ -40,8 +41,10 @@ void add_values(ModuleBuilder& b, MtpInput& v) {
   const std::int64_t T = b.tokens(), H = v.H;
   const DType compute = b.compute(), acc = b.accumulate();
   v.boundaries = b.module().boundaries;
-  v.all_tokens = b.module().tokens;
-  v.tokens = b.activation("tokens", DType::i32, {T});
+  const bool given = !b.module().later_tokens.empty();
+  v.all_tokens = given ? ValueId{} : b.module().tokens;
+  v.tokens =
+      given ? b.module().later_tokens[static_cast<std::size_t>(v.depth - 1)] : b.activation("tokens", DType::i32, {T});
   v.e = b.scratch("e", compute, {T, H});
   v.e_again = b.scratch("e_again", compute, {T, H});
   v.e_inverse = b.activation("e_inverse", acc, {T});
@@ -56,11 +59,16 @@ void add_values(ModuleBuilder& b, MtpInput& v) {
 
 PieceCode forward(const MtpInput& v) {
   PieceCode f;
-  reads(f, {v.all_tokens, v.embedding.value, v.h, v.norm_e.value, v.norm_h.value, v.w.value, v.boundaries});
-  writes(f, {v.tokens, v.e, v.e_inverse, v.h_inverse, v.joined, v.y});
+  reads(f, {v.all_tokens, v.embedding.value, v.h, v.norm_e.value, v.norm_h.value, v.w.value});
+  if (v.shifts())
+    reads(f, {v.boundaries}), writes(f, {v.tokens});
+  else
+    reads(f, {v.tokens});
+  writes(f, {v.e, v.e_inverse, v.h_inverse, v.joined, v.y});
   f.run = [v](const Run& r) {
     const Tensor both = r[v.joined];
-    r.ops().shift(r.stream(), {r[v.all_tokens], r[v.tokens], given(r, v.boundaries), v.depth, 0, v.length});
+    if (v.shifts())
+      r.ops().shift(r.stream(), {r[v.all_tokens], r[v.tokens], given(r, v.boundaries), v.depth, 0, v.length});
     r.ops().embedding(r.stream(), {r[v.tokens], r[v.embedding.value], r[v.e]});
     v.norm_e.forward(r, r[v.e], v.of_e(both), v.e_inverse);
     v.norm_h.forward(r, r[v.h], v.of_h(both), v.h_inverse);

@@ -33,6 +33,28 @@ void SharedInput::weight_gradient(const Run& r, const Tensor& din, const Tensor&
   }
 }
 
+std::vector<HeadSection> sections_of(std::initializer_list<std::pair<std::int64_t, std::int64_t>> widths_and_heads) {
+  std::vector<HeadSection> sections;
+  std::int64_t first = 0;
+  for (const auto& [width, heads] : widths_and_heads) {
+    sections.push_back({first, width, heads});
+    first += width;
+  }
+  return sections;
+}
+
+std::int64_t width_of(const std::vector<HeadSection>& sections) {
+  std::int64_t width = 0;
+  for (const HeadSection& s : sections) width += s.count;
+  return width;
+}
+
+std::int64_t share_of(const std::vector<HeadSection>& sections, std::int64_t ranks) {
+  std::int64_t width = 0;
+  for (const HeadSection& s : sections) width += s.share(ranks);
+  return width;
+}
+
 void ResidualBlock::add_norm_weight(ModuleBuilder& b, ValueId from) {
   x = from;
   norm = add_norm(b, "norm_weight", Role::norm, b.config().hidden);
@@ -85,6 +107,10 @@ std::vector<PiecePart> ResidualBlock::parts(std::vector<PiecePart> body) const {
 ValueId ResidualBlock::add_piece(ModuleBuilder& b, PieceCode forward, PieceCode backward, PieceCode weight_gradient,
                                  std::vector<PiecePart> body, std::optional<SecondHalf> second,
                                  const std::function<void()>& add_more) const {
+  if (exchanges_heads() && !cut_.ranks.divide()) {
+    add_head_pieces(b, std::move(forward), std::move(backward), std::move(weight_gradient), std::move(body));
+    return y;
+  }
   if (cut_.ranks.divide()) {
     add_cut_pieces(b, std::move(forward), std::move(backward), std::move(weight_gradient), std::move(body),
                    std::move(second), add_more);
@@ -109,6 +135,7 @@ ValueId ResidualBlock::add_piece(ModuleBuilder& b, PieceCode forward, PieceCode 
 }
 
 PieceCode ResidualBlock::weight_gradient() const {
+  if (exchanges_heads()) return {};  // W_in and W_out belong to other pieces
   const ValueId dout = cut_.all_dy, from = cut_.xn_again;
   // Of a divided layer, W_out and its bias belong to other pieces.
   const bool out = !cut_.ranks.divide(), out_bias = w_out.has_bias() && out;
@@ -139,24 +166,29 @@ PieceCode ResidualBlock::weight_gradient() const {
 void ResidualBlock::normalise(const Run& r) const { norm.forward(r, r[x], r[xn], inverse); }
 
 void ResidualBlock::project_in(const Run& r, ValueId from) const {
-  const Tensor all = r[in];
+  const Tensor all = r[seams_.in];
   w_in.forward(r, r[from], own_columns > 0 ? all.slice_columns(0, own_columns) : all);
+  if (aside.weight.valid())
+    r.ops().matmul(r.stream(), {r[from], r[aside.weight], all.slice_columns(aside.column, aside.count), Transposed::no,
+                                Transposed::yes});
   for (const SharedInput& s : shared_inputs) s.forward(r, r[from], all);
 }
 
-void ResidualBlock::project_out(const Run& r) const { w_out.forward(r, r[mixed], r[y], r[x]); }
+void ResidualBlock::project_out(const Run& r) const { w_out.forward(r, r[seams_.mixed], r[y], r[x]); }
 
 // One rank adds the bias.
 void ResidualBlock::project_out_partly(const Run& r) const {
   Linear w = w_out;
   if (cut_.ranks.rank != 0) w.bias = {};
-  w.forward(r, r[mixed], r[cut_.partial]);
+  w.forward(r, r[seams_.mixed], r[cut_.partial]);
 }
 
-void ResidualBlock::project_out_backward(const Run& r, ValueId dout) const { w_out.backward(r, r[dout], r[dmixed]); }
+void ResidualBlock::project_out_backward(const Run& r, ValueId dout) const {
+  w_out.backward(r, r[dout], r[seams_.dmixed]);
+}
 
 void ResidualBlock::project_in_backward(const Run& r) const {
-  const Tensor all = r[din];
+  const Tensor all = r[seams_.din];
   w_in.backward(r, own_columns > 0 ? all.slice_columns(0, own_columns) : all, r[dxn]);
   for (const SharedInput& s : shared_inputs) s.backward(r, all, r[dxn]);
 }

@@ -14,6 +14,7 @@
 // What several tensor ranks have of W_in (heads of keys that they share) is a SharedInput.
 #pragma once
 
+#include <functional>
 #include <optional>
 
 #include "weft/model/layers/weighted.h"
@@ -42,12 +43,33 @@ struct SecondHalf {
   ValueId dpart, dsum;          // what this one writes in backward
 };
 
+// `count` columns of `in` or `mixed`, or rows of a parameter, from `first` on: equal parts, one for each of `heads`. Context
+// ranks that exchange heads each have as many of them, or share one where they outnumber them.
+struct HeadSection {
+  std::int64_t first = 0, count = 0, heads = 1;
+
+  std::int64_t share(std::int64_t ranks) const { return count / std::min(heads, ranks); }
+  std::int64_t first_of(std::int64_t rank, std::int64_t ranks) const {
+    return first + (heads >= ranks ? rank : rank * heads / ranks) * share(ranks);
+  }
+  bool is_shared(std::int64_t ranks) const { return heads < ranks; }
+};
+// Sections side by side, given their widths and heads.
+std::vector<HeadSection> sections_of(std::initializer_list<std::pair<std::int64_t, std::int64_t>> widths_and_heads);
+std::int64_t width_of(const std::vector<HeadSection>& sections);
+std::int64_t share_of(const std::vector<HeadSection>& sections, std::int64_t ranks);
+
 struct ResidualBlock {
   ValueId x, xn, inverse, in, mixed, y;
   ValueId dx, dxn, din, dmixed, dy;
   Norm norm;
   Linear w_in, w_out;
   std::int64_t own_columns = 0;  // of `in`, the first, that W_in makes; 0: all
+  // A weight that no gradient passes makes further columns of `in`, for a body that has the rows of other ranks.
+  struct Aside {
+    ValueId weight;
+    std::int64_t column = 0, count = 0;
+  } aside;
   std::vector<SharedInput> shared_inputs;
 
   // Their positions in a layer's lists are fixed: the norm's weight is its first parameter, xn and inverse are its
@@ -58,6 +80,23 @@ struct ResidualBlock {
   void add_gradients(ModuleBuilder& b);
 
   const TensorRanks& tensor_ranks() const { return cut_.ranks; }
+
+  // Context ranks exchange heads for tokens around the body (residual_block_heads.cc): it has the tokens of `ranks`, in their
+  // order, of this rank's heads. Called after the parameters are made, before the body's values, with the columns of `in` and
+  // `mixed`.
+  void exchange_heads(ModuleBuilder& b, TokenRanks ranks, std::vector<HeadSection> in, std::vector<HeadSection> mixed);
+  // The rows that this rank's heads need of a parameter that the body uses, in its place there.
+  ParameterValues rows_of_heads(ModuleBuilder& b, ParameterValues whole, std::vector<HeadSection> rows);
+  bool exchanges_heads() const { return heads_.ranks.size > 1; }
+  std::int64_t body_tokens(const ModuleBuilder& b) const {
+    return exchanges_heads() ? heads_.ranks.count() : b.tokens();
+  }
+  // Of the tokens that the body has; invalid: from the beginning of their sample.
+  ValueId body_positions(ModuleBuilder& b) const {
+    if (!exchanges_heads()) return b.module().positions;
+    return body_tokens(b) < b.all_tokens() ? b.module().neighbour_positions : b.module().all_positions;
+  }
+
   // xn of all tokens, as the body sees it and as weight gradients do; after add_gradients.
   ValueId xn_of_body() const { return cut_.all_xn; }
   ValueId xn_of_weights() const { return cut_.xn_again; }
@@ -69,6 +108,14 @@ struct ResidualBlock {
   ValueId add_piece(ModuleBuilder& b, PieceCode forward, PieceCode backward, PieceCode weight_gradient,
                     std::vector<PiecePart> body, std::optional<SecondHalf> second = {},
                     const std::function<void()>& add_more = {}) const;
+  // For a body that communicates in the middle: its codes between the products with W_in and W_out and what add_middle adds.
+  // before writes `in` and more from it, after writes `mixed`; after_backward reads d(mixed), before_backward writes d(in).
+  struct SpreadBody {
+    PieceCode before, after, after_backward, before_backward, weight_gradient;
+    RecomputeModules modules = 0;  // of `before`
+  };
+  ValueId add_spread_pieces(ModuleBuilder& b, SpreadBody body,
+                            const std::function<void(ModuleBuilder&)>& add_middle) const;
   // Gradients of the two weights and their biases; of several tensor ranks, of W_in alone.
   PieceCode weight_gradient() const;
 
@@ -88,6 +135,8 @@ struct ResidualBlock {
   void add_cut_pieces(ModuleBuilder& b, PieceCode forward, PieceCode backward, PieceCode weight_gradient,
                       std::vector<PiecePart> body, std::optional<SecondHalf> second,
                       const std::function<void()>& add_more) const;
+  void add_cut_mix_piece(ModuleBuilder& b, PieceCode forward, PieceCode backward, PieceCode weight_gradient,
+                         std::vector<PiecePart> body, std::optional<SecondHalf> second) const;
   void add_second_half(ModuleBuilder& b, SecondHalf second) const;
   PiecePart last_part() const;
   void add_out_weight_piece(ModuleBuilder& b) const;
@@ -96,6 +145,42 @@ struct ResidualBlock {
   void add_second_gather_piece(ModuleBuilder& b) const;
   void add_scatter_piece(ModuleBuilder& b) const;
   void add_residual_piece(ModuleBuilder& b) const;
+
+  // The exchange. W columns of in and V of mixed, w and v on a rank; t tokens here, T of all these ranks.
+  struct Heads {
+    struct Rows {
+      ParameterValues whole, here;
+      std::vector<HeadSection> sections;
+    };
+    TokenRanks ranks;                         // one: no exchange
+    std::vector<HeadSection> in, din, mixed;  // din: those of in that have gradients
+    std::vector<Rows> parameters;
+    ValueId order, back;  // i32 [T]: the row of a token as received, and the token of a row
+    ValueId in_sent, in_received, mixed_sent, mixed_received;      // [ranks, t, w], [ranks, t, v]
+    ValueId din_sent, din_received, dmixed_sent, dmixed_received;  // likewise
+  };
+  // Of the rows that the products with W_in and W_out have: without an exchange, those of the body.
+  struct Seams {
+    ValueId in, mixed, din, dmixed;
+  };
+  void add_seams(ModuleBuilder& b);
+  void add_head_pieces(ModuleBuilder& b, PieceCode forward, PieceCode backward, PieceCode weight_gradient,
+                       std::vector<PiecePart> body) const;
+  // residual_block_ends.cc. `before` runs after the product with W_in, `before_backward` before its backward, ...
+  void add_in_piece(ModuleBuilder& b, PieceCode before, PieceCode before_backward, PieceCode more_weight_gradient,
+                    RecomputeModules modules) const;
+  void add_out_piece(ModuleBuilder& b, PieceCode after, PieceCode after_backward) const;
+  PieceCode in_weight_gradient(const PieceCode& more) const;
+  void add_cut_start(ModuleBuilder& b, RecomputeModules modules) const;
+  void add_cut_end(ModuleBuilder& b) const;
+  void add_spread_head_pieces(ModuleBuilder& b, SpreadBody body,
+                              const std::function<void(ModuleBuilder&)>& add_middle) const;
+  void add_to_heads_pieces(ModuleBuilder& b, RecomputeModules modules) const;
+  void add_to_tokens_pieces(ModuleBuilder& b) const;
+  PieceCode on_own_heads(PieceCode code) const;
+  void deal_columns(const Run& r, const Tensor& from, ValueId sent, const std::vector<HeadSection>& sections) const;
+  void join_columns(const Run& r, ValueId received, const Tensor& to, const std::vector<HeadSection>& sections) const;
+  void order_rows(const Run& r, ValueId from, ValueId to, bool back) const;
 
   void normalise(const Run& r) const;                           // writes xn, inverse
   void project_in(const Run& r, ValueId from) const;            // writes in
@@ -106,6 +191,8 @@ struct ResidualBlock {
   void normalise_backward(const Run& r) const;                  // writes dx, adds to the norm's gradient
 
   Cut cut_;
+  Heads heads_;
+  Seams seams_;
 };
 
 }  // namespace weft

@@ -14,6 +14,7 @@
 // all_reduce of d(xn) in backward, the scatter an all_reduce in forward and nothing in backward.
 #include <algorithm>
 
+#include "weft/base/error.h"
 #include "weft/device/operations.h"
 #include "weft/model/layers/residual_block.h"
 #include "weft/model/layers/tensor_transfers.h"
@@ -58,6 +59,7 @@ RecomputeModules modules_that_read(const std::vector<PiecePart>& parts, ValueId 
 void ResidualBlock::add_gradients(ModuleBuilder& b) {
   dx = b.gradient_of(x);
   dy = b.gradient_of(y);
+  add_seams(b);
   Cut& c = cut_;
   c.all_xn = c.xn_again = xn;
   c.all_dy = dy;
@@ -85,11 +87,34 @@ void ResidualBlock::add_cut_pieces(ModuleBuilder& b, PieceCode forward, PieceCod
                                    std::vector<PiecePart> body, std::optional<SecondHalf> second,
                                    const std::function<void()>& add_more) const {
   const Cut& c = cut_;
-  body = body_parts(std::move(body));
+  if (!exchanges_heads()) body = body_parts(std::move(body));
+  add_cut_start(b, exchanges_heads() ? body.front().modules : modules_that_read(body, c.all_xn));
+  WEFT_CHECK(!second || !exchanges_heads(), "a body with a sum over tensor ranks cannot exchange heads");
+  if (exchanges_heads())
+    add_head_pieces(b, std::move(forward), std::move(backward), std::move(weight_gradient), std::move(body));
+  else
+    add_cut_mix_piece(b, std::move(forward), std::move(backward), std::move(weight_gradient), std::move(body),
+                      std::move(second));
+  if (add_more) add_more();
+  add_cut_end(b);
+}
+
+void ResidualBlock::add_cut_start(ModuleBuilder& b, RecomputeModules modules) const {
   add_out_weight_piece(b);
   add_norm_piece(b);
-  add_gather_piece(b, modules_that_read(body, c.all_xn));
+  add_gather_piece(b, modules);
+}
 
+void ResidualBlock::add_cut_end(ModuleBuilder& b) const {
+  if (cut_.ranks.sequence) add_second_gather_piece(b);
+  add_scatter_piece(b);
+  add_residual_piece(b);
+}
+
+void ResidualBlock::add_cut_mix_piece(ModuleBuilder& b, PieceCode forward, PieceCode backward,
+                                      PieceCode weight_gradient, std::vector<PiecePart> body,
+                                      std::optional<SecondHalf> second) const {
+  const Cut& c = cut_;
   Piece& mix = b.piece("mix");
   const bool last = !second;
   mix.forward = changed(std::move(forward), {x, norm.value, inverse, y}, {{xn, {c.all_xn}}});
@@ -114,11 +139,6 @@ void ResidualBlock::add_cut_pieces(ModuleBuilder& b, PieceCode forward, PieceCod
   mix.parts = std::move(body);
   if (last) mix.parts.push_back(last_part());
   if (second) add_second_half(b, std::move(*second));
-  if (add_more) add_more();
-
-  if (c.ranks.sequence) add_second_gather_piece(b);
-  add_scatter_piece(b);
-  add_residual_piece(b);
 }
 
 PiecePart ResidualBlock::last_part() const {
@@ -161,9 +181,11 @@ void ResidualBlock::add_second_half(ModuleBuilder& b, SecondHalf second) const {
 void ResidualBlock::add_out_weight_piece(ModuleBuilder& b) const {
   Piece& p = b.piece("out_weight");
   const ValueId dout = cut_.all_dy;
-  reads(p.weight_gradient, {dout, mixed});
+  reads(p.weight_gradient, {dout, seams_.mixed});
   adds_to(p.weight_gradient, {w_out.gradient});
-  p.weight_gradient.run = [block = *this, dout](const Run& r) { block.w_out.weight_gradient(r, dout, block.mixed); };
+  p.weight_gradient.run = [block = *this, dout](const Run& r) {
+    block.w_out.weight_gradient(r, dout, block.seams_.mixed);
+  };
 }
 
 void ResidualBlock::add_norm_piece(ModuleBuilder& b) const {

@@ -34,6 +34,7 @@ struct SplitHead {
   ValueId kept;        // all logits that are here, where an evaluation keeps them
 
   bool main() const { return depth == 0; }
+  bool shifts() const { return labels != given_labels; }
   const TensorRanks& ranks() const { return split.ranks; }
 };
 
@@ -58,7 +59,8 @@ SplitHead described(ModuleBuilder& b, ValueId x, ParameterValues w, int depth) {
   v.counted = {part.first, std::clamp<std::int64_t>(b.config().vocabulary - part.first, 0, part.count)};
   v.x = x;
   Module& m = b.module();
-  v.given_labels = m.labels;
+  // On several context ranks the host gives each depth its labels.
+  v.given_labels = v.main() || m.later_labels.empty() ? m.labels : m.later_labels[static_cast<std::size_t>(depth - 1)];
   v.loss = v.main() ? m.loss : m.mtp_losses[static_cast<std::size_t>(depth - 1)];
   v.scales = m.loss_scales;
   v.boundaries = v.main() ? ValueId{} : m.boundaries;
@@ -69,7 +71,8 @@ void add_values(ModuleBuilder& b, SplitHead& v) {
   const std::int64_t H = b.config().hidden;
   const DType compute = b.compute();
   const auto sums = [&](ValueId value) { b.module().values[value.index()].summed_over = v.ranks().group; };
-  v.labels = v.main() ? v.given_labels : b.activation("labels", DType::i32, {v.T});
+  v.labels =
+      v.main() || v.given_labels != b.module().labels ? v.given_labels : b.activation("labels", DType::i32, {v.T});
   v.all_x = v.ranks().sequence ? b.activation("all_x", compute, {v.T, H}) : v.x;
   v.all_dx = b.activation("d(all_x)", compute, {v.T, H});
   v.dx_sum = v.ranks().sequence ? b.activation("d(x)_sum", compute, {b.stream_tokens(), H}) : v.all_dx;
@@ -77,7 +80,8 @@ void add_values(ModuleBuilder& b, SplitHead& v) {
   v.dx = b.gradient_of(v.x);
   if (!v.main() || !b.options().keep_logits) return;
   v.kept = b.activation("logits_here", b.accumulate(), {v.T, v.split.rows});
-  b.module().logits = b.value({"logits", ValueKind::output, b.accumulate(), {v.ranks().size, v.T, v.split.rows}});
+  b.module().logits = b.value(
+      {"logits", ValueKind::output, b.accumulate(), {v.ranks().size * b.context_ranks().size, v.T, v.split.rows}});
 }
 
 Slice add_slice(ModuleBuilder& b, const SplitHead& v, std::int64_t number) {
@@ -95,7 +99,7 @@ Slice add_slice(ModuleBuilder& b, const SplitHead& v, std::int64_t number) {
 }
 
 void compute_logits(const Run& r, const SplitHead& v, const Slice& s) {
-  if (!v.main() && s.number == 0)
+  if (v.shifts() && s.number == 0)
     r.ops().shift(r.stream(), {r[v.given_labels], r[v.labels], given(r, v.boundaries), v.depth, -1, v.length});
   r.ops().matmul(r.stream(),
                  {r[v.all_x].slice_rows(s.begin, s.count), r[v.w.value], r[s.logits], Transposed::no, Transposed::yes});
@@ -127,7 +131,7 @@ void add_logits_pieces(ModuleBuilder& b, const SplitHead& v, const Slice& s) {
   if (!v.ranks().sequence) p.place.section = Section::head;
   reads(p.forward, {v.all_x, v.w.value});
   writes(p.forward, {s.logits, s.statistics});
-  if (v.main() || s.number > 0) {
+  if (!v.shifts() || s.number > 0) {
     reads(p.forward, {v.labels});
   } else {
     reads(p.forward, {v.given_labels, v.boundaries});
@@ -193,7 +197,9 @@ void add_split_head(ModuleBuilder& b, ValueId x, ParameterValues w, int depth) {
   add_input_gradient(b, v);
   if (!v.kept.valid()) return;
   Piece& gather = add_part(b, "gather_logits", Lane::tensor);
-  gather.evaluate = gathered(v.ranks(), v.kept, b.module().logits);
+  TensorRanks all = v.ranks();
+  all.group = b.options().layout.sample_ranks();  // tensor ranks first, then context ranks
+  gather.evaluate = gathered(all, v.kept, b.module().logits);
 }
 
 }  // namespace weft

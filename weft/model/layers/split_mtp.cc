@@ -109,7 +109,11 @@ ValueId add_split_mtp_input(ModuleBuilder& b, int depth, ValueId h, ParameterVal
   v.h = h;
   add_parameters(b, v);
   add_values(b, v);
-  add_split_lookup(b, embedding, b.module().tokens, depth, v.e, v.de);
+  const std::vector<ValueId>& later = b.module().later_tokens;
+  if (later.empty())
+    add_split_lookup(b, embedding, b.module().tokens, depth, v.e, v.de);
+  else
+    add_split_lookup(b, embedding, later[static_cast<std::size_t>(depth - 1)], 0, v.e, v.de);
   add_norm_piece(b, v);
   Piece& gather = b.piece("gather", Lane::tensor);
   if (v.ranks.sequence) gather.forward = gathered(v.ranks, v.joined, v.all_joined);

@@ -40,7 +40,8 @@ std::string difference(const Plan& p, const Call& x, const Plan& q, const Call& 
   const ValueInfo &sent = p.value_of(a.send), &received = q.value_of(b.receive), &back = q.value_of(b.send),
                   &taken = p.value_of(a.receive);
   const auto alike = [](const ValueInfo& u, const ValueInfo& v) { return u.shape == v.shape && u.dtype == v.dtype; };
-  if (a.kind == CollectiveKind::all_reduce || a.kind == CollectiveKind::broadcast) {
+  const bool turns = a.kind == CollectiveKind::to_next || a.kind == CollectiveKind::to_previous;
+  if (turns || a.kind == CollectiveKind::all_reduce || a.kind == CollectiveKind::broadcast) {
     if (!alike(sent, received)) return fmt::format("{} meets {}", describe(p, a.send), describe(q, b.receive));
     if (a.first_row != b.first_row) return fmt::format("sums begin at rows {} and {}", a.first_row, b.first_row);
     if (a.end_row != b.end_row) return fmt::format("sums end before rows {} and {}", a.end_row, b.end_row);

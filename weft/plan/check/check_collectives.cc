@@ -138,9 +138,20 @@ class CollectiveCheck {
       case CollectiveKind::receive:
         check_transfer(c);
         break;
+      case CollectiveKind::to_next:
+      case CollectiveKind::to_previous:
+        check_turn(c);
+        break;
       case CollectiveKind::barrier:
         break;
     }
+  }
+
+  // What is sent must still be there when the other rank's arrives.
+  void check_turn(const NodeCollective& c) {
+    const ValueInfo &send = plan_.value_of(c.send), &receive = plan_.value_of(c.receive);
+    if (!(send.shape == receive.shape)) fault(c, fmt::format("{} has a different shape", plan_.name_of(c.receive)));
+    if (c.send == c.receive) fault(c, "it cannot receive into what it sends");
   }
 
   void check_all_reduce(const NodeCollective& c) {

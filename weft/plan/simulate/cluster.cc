@@ -73,6 +73,9 @@ double seconds_of(const NodeCollective& collective, const GroupPlace& place, con
       return std::max(near > 0 ? transfer_seconds(near * bytes / n, c.within) : 0,
                       far > 0 ? transfer_seconds(far * bytes / n, c.between) : 0);
     }
+    case CollectiveKind::to_next:
+    case CollectiveKind::to_previous:
+      return link.latency + bytes / link.bandwidth;
     case CollectiveKind::send:
     case CollectiveKind::receive:
       break;

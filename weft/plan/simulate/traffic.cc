@@ -22,6 +22,8 @@ std::array<double, lane_count> traffic_of(const Plan& plan, const Layout& layout
           break;
         case CollectiveKind::broadcast:
         case CollectiveKind::send:
+        case CollectiveKind::to_next:
+        case CollectiveKind::to_previous:
           lane += bytes;
           break;
         case CollectiveKind::receive:

@@ -273,10 +273,35 @@ TEST(Options, Layouts) {
 TEST(Options, AxesThatAreNotThereYet) {
   const std::string rest =
       ": not supported yet: only 1. Weft has data parallelism (--ranks or a launcher), tensor parallelism "
-      "(--tensor-model-parallel-size) and expert parallelism (--expert-model-parallel-size)";
-  for (const std::string flag : {"--context-parallel-size", "--pipeline-model-parallel-size"})
-    for (const std::string ranks : {"", " --ranks 2", " --ranks 6", " --pattern * --global-batch-size 9"})
-      EXPECT_EQ(problem_of(flag + " 3" + ranks), flag + " 3" + rest);
+      "(--tensor-model-parallel-size), context parallelism (--context-parallel-size) and expert parallelism "
+      "(--expert-model-parallel-size)";
+  for (const std::string ranks : {"", " --ranks 2", " --ranks 6", " --pattern * --global-batch-size 9"})
+    EXPECT_EQ(problem_of("--pipeline-model-parallel-size 3" + ranks), "--pipeline-model-parallel-size 3" + rest);
+}
+
+TEST(Options, ContextRanksDivideSamples) {
+  EXPECT_EQ(problem_of("--context-parallel-size 3 --ranks 4"),
+            "--context-parallel-size 3: times --tensor-model-parallel-size 1 must divide the 4 ranks");
+  EXPECT_EQ(problem_of("--context-parallel-size 4 --ranks 4 --seq-length 36"),
+            "--seq-length 36: must be a multiple of 2 x --context-parallel-size 4 = 8, the parts of a sequence; use 32 "
+            "or 40");
+  EXPECT_EQ(
+      problem_of("--context-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel --ranks 4 "
+                 "--seq-length 12 --pattern *-"),
+      "--seq-length 12: must be a multiple of 2 x --context-parallel-size 2 x --tensor-model-parallel-size 2 = 8, "
+      "the parts of a sequence; use 8 or 16");
+  const ParsedOptions run("--context-parallel-size 2 --ranks 8 --pattern *-* --cp-comm-type p2p a2a all_gather");
+  EXPECT_EQ(run.options.layout.data_parallel_size(), 4);
+  EXPECT_EQ(context_transfers(run.options),
+            (std::vector{ContextTransfer::p2p, ContextTransfer::a2a, ContextTransfer::all_gather}));
+  EXPECT_EQ(problem_of("--context-parallel-size 2 --ranks 2 --pattern *-* --cp-comm-type p2p a2a"),
+            "--cp-comm-type p2p a2a: 2 values for 3 layers; give one, or one for each layer");
+  EXPECT_EQ(problem_of("--context-parallel-size 2 --ranks 2 --cp-comm-type ring"),
+            "--cp-comm-type ring: not one of p2p, all_gather, a2a, a2a+p2p");
+  EXPECT_EQ(problem_of("--context-parallel-size 4 --ranks 4 --cp-comm-type a2a+p2p "
+                       "--hierarchical-context-parallel-sizes 2 4"),
+            "--hierarchical-context-parallel-sizes 2 4: with --cp-comm-type a2a+p2p, two numbers whose product is "
+            "--context-parallel-size 4: ranks that exchange heads, and ranks that send each other keys");
 }
 
 TEST(Options, TensorRanksDivideAllRanks) {

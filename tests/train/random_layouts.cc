@@ -62,7 +62,8 @@ std::string random_pattern(Dice& dice) {
   return pattern + further + (dice.yes() ? further : "");
 }
 
-void add_model(Words& words, Dice& dice, const std::string& pattern) {
+// context: context ranks divide the heads of Mamba layers, and an indexer does not learn on them.
+void add_model(Words& words, Dice& dice, const std::string& pattern, bool context) {
   const auto has = [&](std::string_view layers) { return pattern.find_first_of(layers) != std::string::npos; };
   words.add("--pattern {} --hidden-size 16 --vocab-size {} --make-vocab-size-divisible-by 1", pattern,
             random_layout_vocabulary);
@@ -78,10 +79,10 @@ void add_model(Words& words, Dice& dice, const std::string& pattern) {
   if (has("+D")) words.add("--q-lora-rank 8 --kv-lora-rank 8 --qk-head-dim 4 --qk-pos-emb-head-dim 2 --v-head-dim 4");
   if (has("D"))
     words.add("--dsa-indexer-n-heads 4 --dsa-indexer-head-dim 4 --dsa-indexer-topk 5 --dsa-indexer-loss-coeff {}",
-              dice.of({"0", "0.5"}));
+              context ? "0" : dice.of({"0", "0.5"}));
   if (has("M"))
     words.add("--mamba-state-dim 4 --mamba-head-dim 8 --mamba-num-heads 4 --mamba-num-groups {} --mamba-chunk-size 4",
-              dice.of({1, 2, 4}));
+              context ? 4 : dice.of({1, 2, 4}));
   if (has("G"))
     words.add("--linear-num-value-heads 4 --linear-num-key-heads {} --linear-value-head-dim 8 --linear-key-head-dim 4",
               dice.of({2, 4}));
@@ -132,15 +133,16 @@ void add_recomputation(Words& words, Dice& dice, const std::string& pattern) {
 
 // Ranks of each axis, and how many ranks together hold all experts.
 struct Sizes {
-  int data = 1, tensor = 1, expert_tensor = 1, expert = 1;
-  int ranks() const { return data * tensor; }
+  int data = 1, tensor = 1, context = 1, expert_tensor = 1, expert = 1;
+  int ranks() const { return data * tensor * context; }
   int parts() const { return expert_tensor * expert; }
 };
 
-Sizes random_sizes(Dice& dice, bool routed) {
+Sizes random_sizes(Dice& dice, bool routed, bool context) {
   Sizes s;
-  s.data = dice.of({1, 2, 2, 4});
-  s.tensor = dice.of({1, 1, 2, 2, 4});
+  s.data = context ? dice.of({1, 1, 2}) : dice.of({1, 2, 2, 4});
+  s.tensor = context ? dice.of({1, 1, 2}) : dice.of({1, 1, 2, 2, 4});
+  if (context) s.context = s.tensor == 1 ? dice.of({2, 2, 4}) : 2;
   if (!routed) return s;
   if (dice.yes()) s.expert_tensor = s.tensor;
   while (s.expert < experts && s.ranks() % (2 * s.parts()) == 0 && dice.below(3) > 0) s.expert *= 2;
@@ -153,6 +155,8 @@ void add_layout(Words& words, Dice& dice, const Sizes& s, bool routed) {
     words.add("--tensor-model-parallel-size {}", s.tensor);
     if (dice.yes()) words.add("--sequence-parallel");
   }
+  if (s.context > 1)
+    words.add("--context-parallel-size {} --cp-comm-type {}", s.context, dice.of({"p2p", "all_gather", "a2a"}));
   if (!routed) return;
   words.add("--expert-model-parallel-size {}", s.expert);
   if (s.tensor > 1) words.add("--expert-tensor-parallel-size {}", s.expert_tensor);
@@ -178,8 +182,9 @@ RandomLayout random_layout(std::uint64_t seed) {
   Words words, order;
   const std::string pattern = random_pattern(dice);
   const bool routed = pattern.find('E') != std::string::npos;
-  add_model(words, dice, pattern);
-  const Sizes sizes = random_sizes(dice, routed);
+  const bool context = dice.once_in(3);
+  add_model(words, dice, pattern, context);
+  const Sizes sizes = random_sizes(dice, routed, context);
   add_layout(words, dice, sizes, routed);
   const int micro_batches = dice.between(1, 3), batch = dice.between(1, 2);
   words.add("--seq-length 16 --micro-batch-size {} --global-batch-size {}", batch, batch * micro_batches * sizes.data);

@@ -19,6 +19,7 @@
 #include "weft/checkpoint/stored_type.h"
 #include "weft/data/tokenizer_choice.h"
 #include "weft/model/config.h"
+#include "weft/model/context_ranks.h"
 #include "weft/model/sharding_strategy.h"
 #include "weft/optim/optimizer.h"
 #include "weft/optim/schedule.h"
@@ -97,6 +98,8 @@ struct LayoutOptions {
   std::int64_t expert_model_parallel_size = 1;
   std::int64_t expert_tensor_parallel_size = 0;  // derived: the tensor ranks
   bool sequence_parallel = false;
+  std::vector<std::string> cp_comm_type{"p2p"};                  // of all layers, or one for each
+  std::vector<std::string> hierarchical_context_parallel_sizes;  // of a2a+p2p: its two sizes
   std::int64_t decoder_first_pipeline_num_layers = 0, decoder_last_pipeline_num_layers = 0;  // 0: even
   std::int64_t launched_ranks = 1;         // no flag: number of processes that the launcher started
   std::int64_t rank = -1, world_size = 0;  // of processes started without a launcher; -1, 0: the launcher's
@@ -281,6 +284,10 @@ std::vector<std::string> layout_notes(const TrainOptions& options);
 // The strategy that the flags choose, and the same for one that divides over no other rank.
 ShardingStrategy strategy_of(const TrainOptions& options);
 std::vector<std::string> sharding_notes(const TrainOptions& options);
+// --cp-comm-type, and what is wrong with it.
+std::vector<ContextTransfer> context_transfers(const TrainOptions& options);
+std::int64_t context_head_ranks(const TrainOptions& options);  // LayoutSizes::cp_heads
+std::vector<std::string> find_context_problems(const TrainOptions& options);
 void throw_problems(const std::vector<std::string>& problems);  // one UserError with all of them; none: returns
 void check_options(const TrainOptions& options);
 

@@ -198,17 +198,22 @@ bool check_layout_sizes(Problems& problems, const LayoutOptions& layout) {
 // Whether the number of data-parallel ranks is known.
 bool check_layout(Problems& problems, const LayoutOptions& layout) {
   const std::size_t before = problems.list.size();
-  for (const auto& [flag, size] : {std::pair{"--context-parallel-size", layout.context_parallel_size},
-                                   {"--pipeline-model-parallel-size", layout.pipeline_model_parallel_size}})
-    if (size > 1)
-      problems.add(flag, size,
-                   "not supported yet: only 1. Weft has data parallelism (--ranks or a launcher), tensor parallelism "
-                   "(--tensor-model-parallel-size) and expert parallelism (--expert-model-parallel-size)");
+  if (const std::int64_t size = layout.pipeline_model_parallel_size; size > 1)
+    problems.add("--pipeline-model-parallel-size", size,
+                 "not supported yet: only 1. Weft has data parallelism (--ranks or a launcher), tensor parallelism "
+                 "(--tensor-model-parallel-size), context parallelism (--context-parallel-size) and expert parallelism "
+                 "(--expert-model-parallel-size)");
   if (problems.list.size() > before) return false;
   if (layout.launched_ranks > 1 && layout.ranks != layout.launched_ranks)
     problems.add("--ranks", layout.ranks, "the launcher started {} processes; drop --ranks", layout.launched_ranks);
   if (layout.ranks % layout.tensor_model_parallel_size != 0) {
     problems.add("--tensor-model-parallel-size", layout.tensor_model_parallel_size, "must divide the {} ranks",
+                 layout.ranks);
+    return false;
+  }
+  if (layout.ranks % (layout.tensor_model_parallel_size * layout.context_parallel_size) != 0) {
+    problems.add("--context-parallel-size", layout.context_parallel_size,
+                 "times --tensor-model-parallel-size {} must divide the {} ranks", layout.tensor_model_parallel_size,
                  layout.ranks);
     return false;
   }
@@ -233,6 +238,17 @@ void check_batch(Problems& problems, const TrainOptions& options, bool layout_is
                    "must be a multiple of --micro-batch-size x data-parallel ranks = {} x {} = {}; use {}",
                    batch.micro_batch_size, data_parallel, step, multiples_near(batch.global_batch_size, step));
   }
+  const LayoutOptions& layout = options.layout;
+  const std::int64_t parts =
+      2 * layout.context_parallel_size * (layout.sequence_parallel ? layout.tensor_model_parallel_size : 1);
+  if (layout_is_good && layout.context_parallel_size > 1 && batch.seq_length >= 1 && batch.seq_length % parts != 0)
+    problems.add("--seq-length", batch.seq_length,
+                 "must be a multiple of 2 x --context-parallel-size {}{} = {}, the parts of a sequence; use {}",
+                 layout.context_parallel_size,
+                 layout.sequence_parallel
+                     ? fmt::format(" x --tensor-model-parallel-size {}", layout.tensor_model_parallel_size)
+                     : "",
+                 parts, multiples_near(batch.seq_length, parts));
   if (batch.train_samples == 0) problems.at_least_one("--train-iters", batch.train_iters);
   if (batch.train_samples > 0 && batch.global_batch_size > 0 &&
       batch.train_iters != batch.train_samples / batch.global_batch_size)
@@ -355,7 +371,8 @@ void check_sharding(Problems& problems, const TrainOptions& options) {
 
 void check_instances(Problems& problems, const TrainOptions& options) {
   const std::int64_t instances = options.sharding.num_distributed_optimizer_instances,
-                     ranks = options.layout.data_parallel_size(), tensor = options.layout.tensor_model_parallel_size,
+                     ranks = options.layout.data_parallel_size(),
+                     tensor = options.layout.tensor_model_parallel_size * options.layout.context_parallel_size,
                      experts = options.layout.expert_model_parallel_size * options.layout.expert_tensor_parallel_size;
   if (instances == 1 || instances < 1 || ranks < 1 || ranks * tensor % experts != 0) return;
   if (ranks % instances != 0)
@@ -385,6 +402,8 @@ std::vector<std::string> find_problems(const TrainOptions& options) {
   check_optimizer(problems, options);
   check_sharding(problems, options);
   if (layout_is_good) check_instances(problems, options);
+  if (layout_is_good)
+    for (std::string& problem : find_context_problems(options)) problems.add_message(std::move(problem));
   for (std::string& problem : find_recompute_problems(options.recompute)) problems.add_message(std::move(problem));
   const ExecutionOptions& execution = options.execution;
   if (execution.deterministic_mode && execution.attention_backward == AttentionBackwardKind::fastest)

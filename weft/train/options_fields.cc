@@ -65,6 +65,7 @@ constexpr auto table = std::to_array<FieldFlag>({
     {"experts.router.scaling", "--moe-router-topk-scaling-factor"},
     // ModuleOptions
     {"expert_ranks", "--expert-model-parallel-size"},
+    {"context_ranks", "--context-parallel-size"},
     {"tensor_ranks", "--tensor-model-parallel-size"},
     {"expert_tensor_ranks", "--expert-tensor-parallel-size"},
     {"batch", "--micro-batch-size"},

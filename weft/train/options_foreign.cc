@@ -19,7 +19,8 @@ constexpr const char* other_checkpoints =
 constexpr const char* no_pipeline = "there are no pipeline stages yet; drop the flag";
 constexpr const char* only_one =
     "not supported yet: only 1. Weft has data parallelism (--ranks or a launcher), tensor parallelism "
-    "(--tensor-model-parallel-size) and expert parallelism (--expert-model-parallel-size)";
+    "(--tensor-model-parallel-size), context parallelism (--context-parallel-size) and expert parallelism "
+    "(--expert-model-parallel-size)";
 constexpr const char* no_wandb = "Weft does not write to Weights & Biases; use --tensorboard-dir DIR or --metrics FILE";
 
 // Accepts the listed values and refuses all others for the given reason.
@@ -35,15 +36,6 @@ FlagTable::Judge only_number(double wanted, std::string reason) {
     double number = 0;
     if (!parse_double(value, number)) return fmt::format("'{}' is not a number", value);
     return number == wanted ? std::string() : reason;
-  };
-}
-
-// A list of sizes: the same for each.
-FlagTable::Judge only_ones(std::string reason) {
-  return [each = only_number(1, std::move(reason))](const std::string& values) {
-    for (const std::string& value : split(values, ' '))
-      if (std::string problem = each(value); !problem.empty()) return problem;
-    return std::string();
   };
 }
 
@@ -105,7 +97,6 @@ void add_accepted_flags(FlagTable& flags) {
              "NAME");
   accept_all(flags, {"--tp-comm-overlap", "--no-async-tensor-model-parallel-allreduce"},
              "The plan decides what overlaps; results do not depend on it.");
-  accept_all(flags, {"--cp-comm-type"}, "It applies to context-parallel ranks, which Weft does not have yet.", "NAME");
   accept_all(flags,
              {"--use-tp-pp-dp-mapping", "--no-overlap-p2p-communication", "--overlap-p2p-communication-warmup-flush",
               "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split",
@@ -158,9 +149,6 @@ void add_accepted_flags(FlagTable& flags) {
 
 // Sizes of axes that Weft does not have yet. 1 changes nothing, so it needs no note.
 void add_parallel_sizes(FlagTable& flags) {
-  flags.accept("--hierarchical-context-parallel-sizes", "1", "Only 1.", only_ones(only_one))
-      .takes_many()
-      .without_note();
   flags.accept("--num-virtual-stages-per-pipeline-rank", "1", "Only 1.", only_number(1, only_one)).without_note();
 }
 

@@ -227,8 +227,12 @@ std::vector<std::string> find_idle_flags(const FlagTable& flags, const TrainOpti
 }
 
 std::vector<std::string> layout_notes(const TrainOptions& options) {
-  if (!options.layout.sequence_parallel || options.layout.tensor_model_parallel_size > 1) return {};
-  return {"--sequence-parallel has no effect: with --tensor-model-parallel-size 1 no layer is divided"};
+  std::vector<std::string> notes;
+  if (options.layout.sequence_parallel && options.layout.tensor_model_parallel_size == 1)
+    notes.emplace_back("--sequence-parallel has no effect: with --tensor-model-parallel-size 1 no layer is divided");
+  if (options.layout.context_parallel_size == 1 && options.layout.cp_comm_type != LayoutOptions{}.cp_comm_type)
+    notes.emplace_back("--cp-comm-type has no effect: with --context-parallel-size 1 every rank has whole samples");
+  return notes;
 }
 
 std::vector<std::string> overlap_notes(const TrainOptions& options) {

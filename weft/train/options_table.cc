@@ -213,9 +213,16 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
             "Tensor-parallel ranks also divide the tokens between the layers' products, which takes less memory.");
   flags
       .add("--context-parallel-size", layout.context_parallel_size, "N",
-           "Context-parallel ranks; only 1 is supported so far.")
+           "Ranks that divide the tokens of every sample, in two strips each, one from each end.")
       .at_least(1)
       .limited_to(1 << 20);
+  flags.add(
+      "--cp-comm-type", layout.cp_comm_type, "NAME",
+      "What context-parallel ranks send each other for attention: p2p (keys and values, from rank to rank), "
+      "all_gather (all keys and values), a2a (all tokens of some heads) or a2a+p2p; one for all layers, or one for "
+      "each.");
+  flags.add("--hierarchical-context-parallel-sizes", layout.hierarchical_context_parallel_sizes, "N",
+            "Of a2a+p2p: how many neighbours exchange heads, and how many send each other keys.");
   flags
       .add("--pipeline-model-parallel-size", layout.pipeline_model_parallel_size, "N",
            "Pipeline stages; only 1 is supported so far.")

@@ -132,6 +132,7 @@ std::string about_text(const TrainOptions& o, const std::string& pattern, std::i
   parts.push_back(count(o.layout.ranks, "rank"));
   if (o.layout.tensor_model_parallel_size > 1)
     parts.push_back(count(o.layout.tensor_model_parallel_size, "tensor rank"));
+  if (o.layout.context_parallel_size > 1) parts.push_back(count(o.layout.context_parallel_size, "context rank"));
   if (o.layout.ranks > 1) parts.push_back(count(o.layout.expert_model_parallel_size, "expert rank"));
   const std::int64_t steps = micro_batches(o);
   parts.push_back(fmt::format("{} micro-batch{} of {} x {} tokens", steps, steps > 1 ? "es" : "",

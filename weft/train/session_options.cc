@@ -23,12 +23,16 @@ SessionOptions session_options(const TrainOptions& o, const ModelConfig& config,
   SessionOptions s;
   s.ranks.world = world;
   const std::int64_t tensor = o.layout.tensor_model_parallel_size;
+  const std::int64_t context = o.layout.context_parallel_size;
   s.sequence_parallel = o.layout.sequence_parallel;
+  s.context_transfers = context_transfers(o);
   s.layout = Layout::of({.tp = tensor,
-                         .dp = (world ? world->size() : o.layout.ranks) / tensor,
+                         .cp = context,
+                         .dp = (world ? world->size() : o.layout.ranks) / (tensor * context),
                          .etp = o.layout.expert_tensor_parallel_size,
                          .ep = o.layout.expert_model_parallel_size,
-                         .instances = o.sharding.num_distributed_optimizer_instances},
+                         .instances = o.sharding.num_distributed_optimizer_instances,
+                         .cp_heads = context_head_ranks(o)},
                         world ? world->rank() : RankId(0));
   s.plan.weave = o.execution.overlap_moe_expert_parallel_comm;
   s.plan.early_attention_backward = o.execution.ep_overlap_early_attn_memory_release;

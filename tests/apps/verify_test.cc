@@ -160,7 +160,8 @@ TEST(VerifyTensor, EveryDivisionIsTheOracle) {
       {"M*ME", {"--ranks", "8", "--tensor-model-parallel-size", "4", "--expert-model-parallel-size", "2"}},
       {"[+E]G-",
        {"--ranks", "4", "--tensor-model-parallel-size", "2", "--expert-model-parallel-size", "2",
-        "--data-parallel-sharding-strategy", "optim_grads_params", "--overlap-optimizer"}},
+        "--expert-tensor-parallel-size", "1", "--data-parallel-sharding-strategy", "optim_grads_params",
+        "--overlap-optimizer"}},
   };
   for (const Run& r : runs) {
     Words run = Words{"verify", "--pattern", r.pattern} +

@@ -13,18 +13,42 @@ class Overlapping {
   explicit Overlapping(const Plan& plan) : plan_(plan), nodes_(plan.nodes) {}
 
   Plan run() {
-    for (std::size_t i = 1; i < nodes_.size(); ++i)
-      if (waits(i))
-        if (const std::size_t found = find(i); found < nodes_.size())
-          std::rotate(nodes_.begin() + static_cast<std::ptrdiff_t>(i),
-                      nodes_.begin() + static_cast<std::ptrdiff_t>(found),
-                      nodes_.begin() + static_cast<std::ptrdiff_t>(found) + 1);
+    // What goes first at first lets further transfers begin earlier.
+    for (int turn = 0; turn < 2; ++turn) {
+      begin_early();
+      for (std::size_t i = 1; i < nodes_.size(); ++i)
+        if (waits(i))
+          if (const std::size_t found = find(i); found < nodes_.size()) move_up(found, i);
+    }
     Plan ordered = plan_;
     ordered.nodes = std::move(nodes_);
     return ordered;
   }
 
  private:
+  void move_up(std::size_t from, std::size_t to) {
+    std::rotate(nodes_.begin() + static_cast<std::ptrdiff_t>(to), nodes_.begin() + static_cast<std::ptrdiff_t>(from),
+                nodes_.begin() + static_cast<std::ptrdiff_t>(from) + 1);
+  }
+
+  // Transfers go before nodes of other passes that stand between them and the node before them in their own.
+  void begin_early() {
+    for (std::size_t i = 1; i < nodes_.size(); ++i) {
+      const Node& node = nodes_[i];
+      if (node.lane != Lane::tensor || node.micro_batch < 0) continue;
+      std::size_t to = i;
+      while (to > 0 && i - to < most_passed && in_other_direction(nodes_[to - 1], node) &&
+             !depend(nodes_[to - 1], node))
+        --to;
+      if (to < i) move_up(i, to);
+    }
+  }
+
+  static bool in_other_direction(const Node& a, const Node& b) {
+    if (a.micro_batch < 0) return false;
+    return a.micro_batch != b.micro_batch || (a.phase == Phase::forward) != (b.phase == Phase::forward);
+  }
+
   // Whether node i computes with what a transfer of the tensor lane brings, and no computation is between the two.
   bool waits(std::size_t i) const {
     if (nodes_[i].lane != Lane::compute || nodes_[i].micro_batch < 0) return false;

@@ -204,6 +204,8 @@ int run_check_command(std::span<const std::string> words) {
        {{"step_seconds", estimate.seconds},
         {"exchange_seconds", estimate.exchange.communication},
         {"exchange_hidden_seconds", estimate.exchange.hidden},
+        {"tensor_seconds", estimate.tensor.communication},
+        {"tensor_hidden_seconds", estimate.tensor.hidden},
         {"communication_seconds", estimate.all.communication},
         {"communication_hidden_seconds", estimate.all.hidden},
         {"flops", cluster.flops},

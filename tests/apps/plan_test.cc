@@ -78,6 +78,31 @@ TEST(Plan, NamesTheMachineOfTheEstimate) {
   EXPECT_THAT(expect_done(Words{"check"} + ranks), HasSubstr(" % of the exchange hidden\n                " + machine));
 }
 
+TEST(Plan, TellsHowMuchOfTransfersAmongTensorRanksIsHidden) {
+  const Words run = tiny_model + Words{"--ranks",
+                                       "2",
+                                       "--tensor-model-parallel-size",
+                                       "2",
+                                       "--expert-tensor-parallel-size",
+                                       "1",
+                                       "--global-batch-size",
+                                       "8"};
+  const Words weave = {"--overlap-moe-expert-parallel-comm", "--delay-wgrad-compute"};
+  const Outcome plain = run_weft(Words{"check"} + run), woven = run_weft(Words{"check"} + run + weave);
+  EXPECT_THAT(plain.out, HasSubstr(" % of transfers among tensor ranks hidden\n"));
+  EXPECT_EQ(woven.err, "");  // it pairs micro-batches, although no tokens are exchanged
+  const auto hidden = [&](const Words& flags) {
+    const Json report = parse_json(expect_done(Words{"check", "--json"} + run + flags), "check");
+    EXPECT_GT(report.at("estimate").at("tensor_seconds").get<double>(), 0);
+    return report.at("estimate").at("tensor_hidden_seconds").get<double>();
+  };
+  EXPECT_GT(hidden(weave), hidden({}));
+  EXPECT_EQ(
+      run_weft(Words{"check"} + run + Words{"--moe-expert-capacity-factor", "1.5"}).err,
+      "note: --moe-expert-capacity-factor 1.5: each of the 2 ranks that share a sample drops by the tokens that it "
+      "routes, so what is dropped depends on their number\n");
+}
+
 TEST(Plan, EstimatesForTheMachineThatIsAskedFor) {
   const Words run = tiny_model + Words{"--ranks", "2", "--expert-model-parallel-size", "2"};
   const auto estimate = [&](const Words& flags) {

@@ -232,6 +232,12 @@ std::vector<std::string> layout_notes(const TrainOptions& options) {
     notes.emplace_back("--sequence-parallel has no effect: with --tensor-model-parallel-size 1 no layer is divided");
   if (options.layout.context_parallel_size == 1 && options.layout.cp_comm_type != LayoutOptions{}.cp_comm_type)
     notes.emplace_back("--cp-comm-type has no effect: with --context-parallel-size 1 every rank has whole samples");
+  const std::int64_t sharing = options.layout.tensor_model_parallel_size * options.layout.context_parallel_size;
+  if (sharing > 1 && options.model.moe_expert_capacity_factor > 0)
+    notes.push_back(fmt::format(
+        "--moe-expert-capacity-factor {}: each of the {} ranks that share a sample drops by the tokens that it "
+        "routes, so what is dropped depends on their number",
+        options.model.moe_expert_capacity_factor, sharing));
   return notes;
 }
 
@@ -240,7 +246,8 @@ std::vector<std::string> overlap_notes(const TrainOptions& options) {
   const bool weaves = e.overlap_moe_expert_parallel_comm;
   if (!weaves && !e.overlap_dispatch_backward_with_experts_wgrad) return {};
   const char* flag = weaves ? "--overlap-moe-expert-parallel-comm" : "--overlap-dispatch-backward-with-experts-wgrad";
-  if (options.layout.expert_model_parallel_size * options.layout.expert_tensor_parallel_size == 1)
+  const bool transfers = weaves && options.layout.tensor_model_parallel_size > 1;  // which the weave hides, too
+  if (options.layout.expert_model_parallel_size * options.layout.expert_tensor_parallel_size == 1 && !transfers)
     return {fmt::format("{} has no effect: with --expert-model-parallel-size 1 no tokens are exchanged", flag)};
   if (weaves && micro_batches(options) == 1)
     return {

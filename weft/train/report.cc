@@ -106,6 +106,8 @@ std::string step_text(const Estimate& estimate) {
   std::string text = "step " + (seconds < 1 ? fmt::format("{:.3g} ms", seconds * 1e3) : human_seconds(seconds));
   if (estimate.exchange.communication > 0)
     text += fmt::format(", {:.1f} % of the exchange hidden", 100 * estimate.exchange.share_hidden());
+  if (estimate.tensor.communication > 0)
+    text += fmt::format(", {:.1f} % of transfers among tensor ranks hidden", 100 * estimate.tensor.share_hidden());
   return text;
 }
 

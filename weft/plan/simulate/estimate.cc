@@ -91,6 +91,7 @@ Estimate estimate_step(const RankPlans& ranks, const Cluster& cluster) {
     const double share = static_cast<double>(classes.ranks_in(c)) / static_cast<double>(ranks.plan_of.size());
     add(estimate.all, overlap_of(plan, run.classes[c], run.seconds, {}), share);
     add(estimate.exchange, overlap_of(plan, run.classes[c], run.seconds, Lane::exchange), share);
+    add(estimate.tensor, overlap_of(plan, run.classes[c], run.seconds, Lane::tensor), share);
     for (std::size_t lane = 0; lane < lane_count; ++lane) estimate.busy[lane] += share * run.classes[c].busy[lane];
   }
   return estimate;

@@ -36,8 +36,9 @@ ParameterCount count_parameters(const Module& module, std::int64_t experts, std:
 // Of a step, over all ranks.
 struct Estimate {
   Cluster cluster;
-  double seconds = 0;                     // from the first start to the last end
-  Overlap all, exchange;                  // of all communication, and of the exchange lane's: the average rank
+  double seconds = 0;  // from the first start to the last end
+  Overlap all, exchange,
+      tensor;  // of all communication, of the exchange lane's, of the tensor lane's: the average rank
   std::array<double, lane_count> busy{};  // seconds that nodes of each lane take: the average rank
 };
 

@@ -162,6 +162,10 @@ TEST(VerifyTensor, EveryDivisionIsTheOracle) {
        {"--ranks", "4", "--tensor-model-parallel-size", "2", "--expert-model-parallel-size", "2",
         "--expert-tensor-parallel-size", "1", "--data-parallel-sharding-strategy", "optim_grads_params",
         "--overlap-optimizer"}},
+      // Weights of G's last product read what its backward pass does not: their unit computes it again.
+      {"[+E]G-",
+       {"--ranks", "4", "--tensor-model-parallel-size", "2", "--context-parallel-size", "2", "--recompute-granularity",
+        "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"}},
   };
   for (const Run& r : runs) {
     Words run = Words{"verify", "--pattern", r.pattern} +

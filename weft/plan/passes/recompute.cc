@@ -283,7 +283,7 @@ std::vector<int> units_of_passes(const Plan& plan) {
     units[i] = plan.place_of(node).unit;
     if (node.micro_batch < 0) continue;
     int& next = backward[static_cast<std::size_t>(node.micro_batch)];
-    if (node.phase == Phase::backward) next = units[i];
+    if (is_backward(node)) next = units[i];
     if (node.phase == Phase::recompute) units[i] = next;
   }
   return units;

@@ -158,6 +158,8 @@ GroupId Layout::expert_replicas() const { return first_like(GroupId(edp)); }
 GroupId Layout::instances() const { return GroupId(instance); }
 GroupId Layout::embedding_stages() const { return first_like(GroupId(ends)); }
 
+GroupId Layout::both_ends() const { return stage_count() > 1 ? first_like(GroupId(dp_cp_ends)) : GroupId{}; }
+
 Layout::ShardGroups Layout::shards_of(GroupId replicas) const {
   const auto split = [&](std::int32_t inner, std::int32_t outer) {
     const GroupId groups[] = {first_like(GroupId(inner)), first_like(GroupId(outer))};

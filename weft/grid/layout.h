@@ -75,6 +75,7 @@ class Layout {
   GroupId expert_replicas() const;      // have different tokens and the same experts
   GroupId instances() const;            // hold the same shard of what an instance divides
   GroupId embedding_stages() const;     // the first and the last stage, and their instances
+  GroupId both_ends() const;  // the same with all their data and context ranks; invalid where they are one stage
   static constexpr int group_count = 19;
 
   // Over which ranks replicas divide what they hold, and which ranks then have the same part.

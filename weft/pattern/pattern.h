@@ -74,11 +74,16 @@ struct Pattern {
 };
 
 // How a pattern is split over pipeline ranks. With '|' the segments are given, and their number must be a multiple of
-// pp. Without it, the layers (items: a group is never split) are divided evenly. A first or last count sets that rank's
-// share, and the rest is divided evenly over the other ranks.
+// pp. Without it, the layers (items: a group is never split) are divided evenly, also among the virtual stages of a
+// rank. A first or last count sets that rank's share, and the rest is divided evenly over the other ranks.
 struct SplitOptions {
   int pp = 1;
   std::optional<int> first_stage_layers, last_stage_layers;
+  int virtual_stages = 1;                // of a rank
+  bool count_symbols = false;            // layers are counted as symbols, not as items; still no group is split
+  std::vector<int> segment_layers = {};  // instead of all these: the number of items in every segment
+
+  bool operator==(const SplitOptions&) const = default;
 };
 
 // UserError names the broken rule, with a caret under the character.

@@ -4,8 +4,8 @@
 
 namespace weft {
 
-std::vector<ModelPass> block_order(int micro_batches, int block) {
-  std::vector<ModelPass> order;
+PassOrder block_order(int micro_batches, int block) {
+  PassOrder order;
   for (int first = 0; first < micro_batches; first += block) {
     const int end = std::min(first + block, micro_batches);
     for (int m = first; m < end; ++m) order.push_back({ModelPass::Direction::forward, m});

@@ -244,6 +244,7 @@ Piece& ModuleBuilder::piece(const std::string& name, Lane lane) {
   piece.place = place_;
   piece.place.piece = name;
   piece.place.unit = module_.units;
+  piece.place.chunk = static_cast<int>(module_.chunks.size()) - 1;
   piece.lane = lane;
   module_.pieces.push_back(std::move(piece));
   return module_.pieces.back();

@@ -8,6 +8,7 @@
 #include "weft/model/context_ranks.h"
 #include "weft/model/module.h"
 #include "weft/model/tensor_ranks.h"
+#include "weft/pattern/pattern.h"
 
 namespace weft {
 
@@ -25,7 +26,8 @@ struct ModuleOptions {
   std::int64_t logits_slice_bytes = 128 << 20;  // the head works on slices of tokens whose logits fit in this
   Packing packing;
   bool keep_logits = false;        // evaluate writes Module::logits
-  Layout layout;                   // of the ranks; tells which experts are here
+  Layout layout;                   // of the ranks; tells which stage and which experts are here
+  SplitOptions split;              // of the layers over the layout's stages, which it need not count
   bool sequence_parallel = false;  // tensor ranks divide the tokens of the residual stream
   // Of attention on several context ranks, by layer: symbols of the main part. One: of all layers. MTP depths have the last.
   std::vector<ContextTransfer> context_transfers{ContextTransfer::p2p};
@@ -66,6 +68,7 @@ class ModuleBuilder {
   // Everything made from here on is in this place.
   void enter(int depth, int physical, std::string layer, ItemPlace item = {});
   void next_unit() { ++module_.units; }
+  void begin_chunk(int segment) { module_.chunks.push_back({segment, {}, {}, {}, {}}); }
   const std::string& layer() const { return place_.layer; }
 
   // The group that losses and statistics of tokens are summed over; invalid where one rank has all tokens.

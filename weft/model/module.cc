@@ -36,8 +36,16 @@ std::string_view name_of(Lane lane) {
       return "gather";
     case Lane::reduce:
       return "reduce";
-    case Lane::pipe:
-      return "pipe";
+    case Lane::pipe_in:
+      return "pipe_in";
+    case Lane::pipe_out:
+      return "pipe_out";
+    case Lane::back_in:
+      return "back_in";
+    case Lane::back_out:
+      return "back_out";
+    case Lane::stage_sums:
+      return "stage_sums";
     case Lane::update:
       return "update";
   }
@@ -154,8 +162,12 @@ NormRows norm_rows(const Module& module) {
       while (++row < rows.groups.size() && layout.members_of(rows.groups[row]) != layout.members_of(group)) {
       }
     if (tensor.trained && row == rows.groups.size()) rows.groups.push_back(group);
-    rows.row_of.push_back(tensor.trained ? static_cast<std::int32_t>(row) : -1);
+    rows.row_of.push_back(tensor.trained && !tensor.copy ? static_cast<std::int32_t>(row) : -1);
   }
+  // Stages add up their squares, and some have fewer groups than others.
+  constexpr std::size_t most = 8;
+  WEFT_CHECK(rows.groups.size() <= most, "parameters are divided over {} groups of ranks", rows.groups.size() - 1);
+  rows.count = static_cast<std::int64_t>(layout.stage_count() > 1 ? most : rows.groups.size());
   return rows;
 }
 

@@ -129,10 +129,28 @@ struct PieceCode {
 };
 
 // A queue of nodes on a rank; a stream or a thread. Lanes that communicate carry no arithmetic, but for adding up what
-// they have reduced.
-enum class Lane : std::uint8_t { compute, exchange, tensor, gather, reduce, pipe, update };
+// they have reduced. Between stages there are four, so that no transfer waits for one of another direction: activations
+// that arrive (pipe_in) and leave (pipe_out), their gradients that arrive (back_in) and leave (back_out). What stages add up
+// has a lane of its own (stage_sums): it waits for the slowest stage, and nothing else should.
+enum class Lane : std::uint8_t {
+  compute,
+  exchange,
+  tensor,
+  gather,
+  reduce,
+  pipe_in,
+  pipe_out,
+  back_in,
+  back_out,
+  stage_sums,
+  update
+};
 inline constexpr int lane_count = static_cast<int>(Lane::update) + 1;
 std::string_view name_of(Lane lane);
+// What leaves on one lane of a rank arrives on another lane of the other: the lane by which both know it.
+constexpr Lane meeting_lane(Lane lane) {
+  return lane == Lane::pipe_out ? Lane::pipe_in : lane == Lane::back_out ? Lane::back_in : lane;
+}
 
 // Which part of the main part or of an MTP depth a piece belongs to. layers: includes everything before them. head: reads what
 // the final norm wrote; head_part: what such a piece has made of it.
@@ -153,6 +171,7 @@ struct PiecePlace {
   std::string piece;  // "mix", "route", "experts", ...
   Section section = Section::layers;
   ItemPlace item = {};
+  int chunk = 0;  // of Module::chunks
 };
 
 // Parts of layers that a step can compute again instead of keeping them, by Megatron's names. A set has bit 1 << module.
@@ -227,6 +246,20 @@ struct ExpertLayer {
   int depth = 0, physical = 0;
 };
 
+// A segment of the pattern on this rank: one virtual stage of the pipeline. `in` and `out` are the residual stream,
+// [tokens, hidden], and d_in and d_out their gradients; invalid at the model's two ends. A segment without layers has
+// the same value as both.
+struct Chunk {
+  int segment = 0;
+  ValueId in, out, d_in, d_out;
+};
+
+// A step value whose sum over all stages is a value of its own. Where a stage computes nothing of it, the host gives
+// zeros.
+struct StageSum {
+  ValueId here, all;
+};
+
 struct Module {
   Layout layout;  // of the ranks that run it
   std::vector<Value> values;
@@ -234,11 +267,16 @@ struct Module {
   std::vector<Piece> pieces;   // in the order of the forward pass
   std::vector<Piece> updates;  // run once per step, in this order: clip factor, one update per unit (weft/optim)
   int units = 0;
-  // What the training loop writes and reads; logits only if requested.
+  std::vector<Chunk> chunks;  // of this rank's stage, in the order of the forward pass; one where there are no stages
+  int segments = 1;           // of the whole model
+  std::vector<StageSum> stage_sums;
+  // What the training loop writes and reads; logits only if requested. Of several stages, tokens and labels are invalid
+  // where none of its pieces reads them, and losses are those of all stages.
   ValueId tokens, labels, loss, step_values, logits;
   ValueId update_values;  // f64 [StepValues::count]: step_values plus what the device computes; added with the updates
   // f64 [n]: sums of squares of the gradients, by row of norm_rows; added with the updates if gradients are clipped.
-  ValueId squares;
+  // all_squares: the same over all stages; the same value where there is one.
+  ValueId squares, all_squares;
   // The factor of a micro-batch's summed loss, then that of each MTP depth: an input f64 [1 + depths].
   ValueId loss_scales;
   std::vector<ValueId> mtp_losses;  // by depth, times that factor
@@ -281,7 +319,9 @@ std::vector<int> units_of_tensors(const Module& module);
 // row: those divided among the ranks of one group.
 struct NormRows {
   std::vector<GroupId> groups{GroupId{}};  // by row; row 0: invalid
-  std::vector<std::int32_t> row_of;        // by TensorId; -1: not trained
+  std::vector<std::int32_t> row_of;        // by TensorId; -1: not trained, or counted by another stage
+  // Rows of the sums. Stages add up theirs, so there all have as many.
+  std::int64_t count = 1;
 };
 NormRows norm_rows(const Module& module);
 

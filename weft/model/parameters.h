@@ -151,6 +151,7 @@ struct ParameterTensor {
   Placement placement;
   std::int64_t parameters = 0;  // elements of the logical parameters of its parts, here and on other ranks
   bool trained = true;          // false: no gradient reaches it, and AdamW does not touch it
+  bool copy = false;            // of a tensor that an earlier stage holds too, which counts it
   double balance_rate = 0;      // above 0: changed by counts of the experts' choices, not by a gradient
 };
 

@@ -81,6 +81,8 @@ class Dividing {
     if (tensor.balance_rate > 0) return;
     if (!replicas.valid()) return keep_float(m_.gradient_values[id.index()]);  // it travels nowhere
     if (!tensor.trained && strategy_ != ShardingStrategy::optim_grads_params) return;
+    // Both ends of a pipeline are no instances of the optimizer: where these divide what they hold, the ends do not.
+    if (over_instances_ && replicas == m_.layout.both_ends()) return keep_float(m_.gradient_values[id.index()]);
     Layout::ShardGroups over = m_.layout.shards_of(replicas);
     tensor.placement.replicas = {};
     if (over.outer.valid() && !over_instances_) std::swap(tensor.placement.replicas, over.outer);

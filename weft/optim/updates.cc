@@ -91,8 +91,10 @@ void add_updates(Module& m, const Precision& precision, const OptimizerSpec& spe
     m.states.push_back(states);
   }
   if (spec.clip > 0)
-    m.squares = add_value(m, {"squares", ValueKind::step, DType::f64, {std::ssize(norm_rows(m).groups)}});
-  const ValueId squares = m.squares;
+    m.squares = m.all_squares = add_value(m, {"squares", ValueKind::step, DType::f64, {norm_rows(m).count}});
+  if (spec.clip > 0 && m.layout.stage_count() > 1)
+    m.all_squares = add_value(m, {"all_stages(squares)", ValueKind::step, DType::f64, {norm_rows(m).count}});
+  const ValueId squares = m.all_squares;
   // Updates read a copy of the step's numbers: when a late update runs, the host may already have given the next
   // step's.
   m.update_values = add_value(m, {"update_values", ValueKind::step, DType::f64, {StepValues::count}});

@@ -49,10 +49,20 @@ void add_split_lookup(ModuleBuilder& b, ParameterValues w, ValueId tokens, int s
   }
 }
 
-ValueId add_embedding(ModuleBuilder& b) {
+ParameterValues add_embedding_weight(ModuleBuilder& b, bool on_both_ends) {
+  b.enter(0, -1, "embedding");
+  const ParameterValues w = add_vocabulary_weight(b, Role::embedding);
+  if (on_both_ends) {
+    const Layout& layout = b.options().layout;
+    b.tensor(w).placement = layout.placement_of({.tensor_dim = 0, .on_both_ends = true});
+    b.tensor(w).copy = layout.stage() > 0;
+  }
+  return w;
+}
+
+ValueId add_embedding(ModuleBuilder& b, ParameterValues w) {
   b.enter(0, -1, "embedding");
   b.next_unit();
-  const ParameterValues w = add_vocabulary_weight(b, Role::embedding);
   const ValueId tokens = b.module().tokens;
   const ValueId y = b.activation("y", b.compute(), {b.stream_tokens(), b.config().hidden});
   const ValueId dy = b.gradient_of(y);

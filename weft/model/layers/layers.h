@@ -6,7 +6,9 @@
 
 namespace weft {
 
-ValueId add_embedding(ModuleBuilder& b);                                        // embedding.cc
+// The weight of the embedding. on_both_ends: the first and the last stage have it, and add up its gradients.
+ParameterValues add_embedding_weight(ModuleBuilder& b, bool on_both_ends);      // embedding.cc
+ValueId add_embedding(ModuleBuilder& b, ParameterValues weight);                // embedding.cc
 ValueId add_attention(ModuleBuilder& b, const AttentionSpec& spec, ValueId x);  // `*`  attention.cc
 // `+`, and with sparse `D`  latent_attention.cc
 ValueId add_latent_attention(ModuleBuilder& b, const LatentAttentionSpec& spec, bool sparse, ValueId x);

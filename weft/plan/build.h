@@ -2,6 +2,7 @@
 #pragma once
 
 #include "weft/model/module.h"
+#include "weft/plan/orders/order.h"
 #include "weft/plan/plan.h"
 #include "weft/plan/recomputation.h"
 
@@ -25,7 +26,12 @@ struct PlanOptions {
   // Micro-batches whose forward passes all run before their backward passes. Above 1 only in the oracle of a layout
   // with that many data shards: a block here corresponds to micro-batch m of all shards there.
   int block = 1;
+  OrderKind order = OrderKind::automatic;  // of passes over the chunks of a stage
+  int micro_batch_group = 0;               // PipelineStage::group
 };
+
+// What the order of a module's stage depends on. woven: as it is run, not as it is expanded.
+PipelineStage pipeline_stage(const Module& module, const PlanOptions& options, bool woven);
 
 // BugError if a pass produces a plan that the checker rejects.
 Plan build_plan(const Module& module, const PlanOptions& options);

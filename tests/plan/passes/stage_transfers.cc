@@ -49,7 +49,7 @@ Plan insert_stage_transfers(const Plan& plan, GroupId group, int stage, int stag
     c.peer = peer;
     c.match = MatchId(micro_batch);
     const BufferUse use{buffer, kind == CollectiveKind::send ? Access::read : Access::write};
-    out.nodes.push_back(out.make_node(NodeKind::communicate, Phase::forward, Lane::pipe,
+    out.nodes.push_back(out.make_node(NodeKind::communicate, Phase::forward, Lane::tensor,
                                       kind == CollectiveKind::send ? sends : receives, micro_batch, {&use, 1},
                                       {&c, 1}));
   };

@@ -20,7 +20,7 @@ struct StagePlans {
   StagePlans() = default;
   StagePlans(StagePlans&&) = default;
 };
-// For all ranks of the layout: one plan per stage of its axis pp. `plan`: of a rank of that layout.
+// For all ranks of the layout: one plan per stage of its axis pp. `plan`: of a rank of such a stage alone.
 StagePlans make_stages(const Plan& plan, const Layout& layout);
 // `stages` stages of `ranks` ranks each; the first stage has ranks 0, 1, ...
 Layout staged_layout(int stages, int ranks, int expert_ranks);

@@ -75,7 +75,7 @@ class Steps {
       (way.sends ? c.send : c.receive) = buffer_of(way.value);
       used.push_back({buffer_of(way.value), way.sends ? Access::read : Access::write});
     }
-    return add(NodeKind::communicate, Lane::pipe, "move " + ways.front().value, used, made);
+    return add(NodeKind::communicate, Lane::tensor, "move " + ways.front().value, used, made);
   }
   Steps& send(const std::string& value, std::int32_t peer) { return transfer({{value, peer, true}}); }
   Steps& receive(const std::string& value, std::int32_t peer) { return transfer({{value, peer, false}}); }
@@ -292,7 +292,7 @@ class Stages : public testing::Test {
     PlanOptions options;
     options.micro_batches = 4;
     options.weave = options.delay_weight_gradients = true;
-    return make_stages(small_step("[*E][*E]", options, layout).plan, layout);
+    return make_stages(small_step("[*E][*E]", options, Layout::of_data_and_experts(2048, 4)).plan, layout);
   }();
   // The node of that place and micro-batch.
   static std::size_t find(const Plan& plan, const std::string& place, int micro_batch) {
@@ -358,7 +358,7 @@ TEST_F(Stages, that_wait_for_each_other) {
     c.match = MatchId(9);
     (sends ? c.send : c.receive) = buffer;
     const BufferUse use{buffer, sends ? Access::read : Access::write};
-    const Node node = plan.make_node(NodeKind::communicate, Phase::forward, Lane::pipe,
+    const Node node = plan.make_node(NodeKind::communicate, Phase::forward, Lane::tensor,
                                      plan.add_place(0, "stage", "back"), 0, {&use, 1}, {&c, 1});
     plan.nodes.insert(plan.nodes.begin() + static_cast<std::ptrdiff_t>(at), node);
     replan(stage);

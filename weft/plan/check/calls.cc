@@ -12,7 +12,7 @@ Calls calls_of(const Plan& plan) {
     for (std::int32_t c = 0; c < plan.nodes[i].collectives; ++c) {
       const std::int32_t index = plan.nodes[i].first_collective + c;
       const std::size_t group = plan.collectives[static_cast<std::size_t>(index)].group.index();
-      found[group * lane_count + static_cast<std::size_t>(plan.nodes[i].lane)].push_back(
+      found[group * lane_count + static_cast<std::size_t>(meeting_lane(plan.nodes[i].lane))].push_back(
           {NodeId(static_cast<std::int64_t>(i)), index});
     }
   Calls calls;

@@ -137,6 +137,7 @@ class CollectiveCheck {
       case CollectiveKind::send:
       case CollectiveKind::receive:
         check_transfer(c);
+        check_direction(node, c);
         break;
       case CollectiveKind::to_next:
       case CollectiveKind::to_previous:
@@ -220,6 +221,14 @@ class CollectiveCheck {
       fault(c, fmt::format("{} {} does not consist of parts like {} {}", plan_.name_of(whole),
                            to_text(plan_.value_of(whole).shape), plan_.name_of(part),
                            to_text(plan_.value_of(part).shape)));
+  }
+
+  // Of the lanes between stages, each has one direction.
+  void check_direction(const Node& node, const NodeCollective& c) {
+    const bool in = node.lane == Lane::pipe_in || node.lane == Lane::back_in,
+               out = node.lane == Lane::pipe_out || node.lane == Lane::back_out;
+    if (c.kind == CollectiveKind::send ? in : out)
+      fault(c, fmt::format("lane {} only {}", name_of(node.lane), in ? "receives" : "sends"));
   }
 
   void check_transfer(const NodeCollective& c) {

@@ -33,6 +33,7 @@ void check_final_norms(const Plan& plan, FaultList& faults) {
   int depths = 0;
   for (const PlaceInfo& piece : plan.places) depths = std::max(depths, piece.depth + 1);
   std::vector<NodeId> norms(static_cast<std::size_t>(plan.micro_batches * depths));
+  std::vector<bool> headed(norms.size());
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
     const Node& node = plan.nodes[i];
     if ((node.phase != Phase::forward && node.phase != Phase::evaluate) || node.micro_batch < 0) continue;
@@ -60,7 +61,11 @@ void check_final_norms(const Plan& plan, FaultList& faults) {
     const auto uses = plan.uses_of(node);
     if (std::none_of(uses.begin(), uses.end(), reads_norm))
       faults.add({node_id(i), norm}, "the head does not read what the final norm wrote");
+    headed[static_cast<std::size_t>(node.micro_batch * depths + piece.depth)] = true;
   }
+  for (std::size_t i = 0; i < norms.size(); ++i)
+    if (norms[i].valid() && !headed[i])
+      faults.add({norms[i]}, "the final norm stands on a stage without the head that reads it");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "weft/plan/passes/expand.h"
 
 #include <algorithm>
+#include <map>
 
 #include "weft/base/error.h"
 
@@ -66,14 +67,29 @@ class Expansion {
     of_micro_batch_.resize(static_cast<std::size_t>(options.micro_batches) * module.values.size());
   }
 
-  void forward(int micro_batch) {
-    for (std::size_t i = 0; i < module_.pieces.size(); ++i)
-      for (Phase phase : {Phase::forward, Phase::evaluate}) add_node(i, module_.pieces[i], phase, micro_batch);
-  }
-  void backward(int micro_batch) {
-    for (std::size_t i = module_.pieces.size(); i-- > 0;) {
-      add_node(i, module_.pieces[i], Phase::backward, micro_batch);
-      add_node(i, module_.pieces[i], Phase::weight_gradient, micro_batch);
+  void add(const ModelPass& pass) {
+    using Direction = ModelPass::Direction;
+    if (pass.direction == Direction::backward)
+      backward_number_.try_emplace({pass.chunk, pass.micro_batch}, static_cast<std::int32_t>(backward_number_.size()));
+    const std::size_t pieces = module_.pieces.size();
+    for (std::size_t i = 0; i < pieces; ++i) {
+      const std::size_t at = pass.direction == Direction::forward ? i : pieces - 1 - i;
+      const Piece& piece = module_.pieces[at];
+      if (piece.place.chunk != pass.chunk) continue;
+      const auto add = [&](Phase phase) { add_node(at, piece, phase, pass.micro_batch); };
+      switch (pass.direction) {
+        case Direction::forward:
+          add(Phase::forward);
+          add(Phase::evaluate);
+          break;
+        case Direction::backward:
+          add(Phase::backward);
+          if (!pass.weights_later || stays(piece)) add(Phase::weight_gradient);
+          break;
+        case Direction::weight_gradients:
+          if (!stays(piece)) add(Phase::weight_gradient);
+          break;
+      }
     }
   }
   void update() {
@@ -101,6 +117,19 @@ class Expansion {
       info.summed_over = info.replicas = module_.parameters[v.tensor.index()].placement.replicas;
     if (v.kind == ValueKind::partial_gradient) info.replicas = v.summed_over;
     return info;
+  }
+
+  // A weight that forward passes add to as well, one that is both embedding and head, must get the contributions of one
+  // micro-batch before the next one's forward pass.
+  bool stays(const Piece& piece) const {
+    const auto adds = [](const PieceCode& code, ValueId value) {
+      return std::any_of(code.uses.begin(), code.uses.end(),
+                         [&](const ValueUse& use) { return use.value == value && use.access == Access::add; });
+    };
+    return std::any_of(piece.weight_gradient.uses.begin(), piece.weight_gradient.uses.end(), [&](const ValueUse& use) {
+      return use.access == Access::add && std::any_of(module_.pieces.begin(), module_.pieces.end(),
+                                                      [&](const Piece& p) { return adds(p.forward, use.value); });
+    });
   }
 
   BufferId buffer_of(ValueId value, int micro_batch) {
@@ -166,7 +195,13 @@ class Expansion {
 
   // The `add`s to a buffer are numbered by micro-batch, then by consumer: forward before backward, each in the order in
   // which its pass visits the pieces. So the numbers do not depend on the order of passes. A block of micro-batches
-  // counts as one: all its forward passes come before its backward passes.
+  // counts as one: all its forward passes come before its backward passes. Where several chunks add to one buffer, what
+  // counts is the place of the chunk's backward pass among all, which is the same in every order of these chunks.
+  std::int32_t turn_of(const Node& node) const {
+    if (options_.block > 1 || node.micro_batch < 0) return node.micro_batch / options_.block;
+    const auto at = backward_number_.find({module_.piece(node.piece).place.chunk, node.micro_batch});
+    return at == backward_number_.end() ? node.micro_batch : at->second;
+  }
   void number_contributions() {
     struct Contribution {
       std::int32_t buffer, block, back, micro_batch, visit, use;
@@ -180,7 +215,7 @@ class Expansion {
           back ? 2 * (pieces - node.place.value) + (node.phase == Phase::weight_gradient) : node.place.value;
       for (std::int32_t u = node.first_use; u < node.first_use + node.uses; ++u)
         if (const BufferUse& use = plan_.uses[static_cast<std::size_t>(u)]; use.access == Access::add)
-          all.push_back({use.buffer.value, node.micro_batch / options_.block, back, node.micro_batch, visit, u});
+          all.push_back({use.buffer.value, turn_of(node), back, node.micro_batch, visit, u});
     }
     std::sort(all.begin(), all.end());
     std::int32_t number = 0;
@@ -194,16 +229,14 @@ class Expansion {
   const PlanOptions& options_;
   Plan plan_;
   std::vector<BufferId> of_step_, of_micro_batch_;
+  std::map<std::pair<int, int>, std::int32_t> backward_number_;  // of (chunk, micro-batch): its turn among all
 };
 
 }  // namespace
 
-Plan expand(const Module& module, const std::vector<ModelPass>& order, const PlanOptions& options) {
+Plan expand(const Module& module, const PassOrder& order, const PlanOptions& options) {
   Expansion expansion(module, options);
-  for (const ModelPass& pass : order) {
-    if (pass.direction == ModelPass::Direction::forward) expansion.forward(pass.micro_batch);
-    if (pass.direction == ModelPass::Direction::backward) expansion.backward(pass.micro_batch);
-  }
+  for (const ModelPass& pass : order) expansion.add(pass);
   expansion.update();
   return expansion.take();
 }

@@ -1,6 +1,8 @@
 #include "weft/plan/passes/overlap_tensor.h"
 
 #include <algorithm>
+#include <set>
+#include <tuple>
 
 namespace weft {
 
@@ -10,15 +12,19 @@ constexpr std::size_t most_passed = 96;  // nodes that a node passes: about a un
 
 class Overlapping {
  public:
-  explicit Overlapping(const Plan& plan) : plan_(plan), nodes_(plan.nodes) {}
+  Overlapping(const Plan& plan, const std::vector<int>& unit_chunks)
+      : plan_(plan), nodes_(plan.nodes), unit_chunks_(unit_chunks) {}
 
   Plan run() {
     // What goes first at first lets further transfers begin earlier.
     for (int turn = 0; turn < 2; ++turn) {
       begin_early();
-      for (std::size_t i = 1; i < nodes_.size(); ++i)
+      begun_.clear();
+      for (std::size_t i = 1; i < nodes_.size(); ++i) {
+        begun_.insert(pass_of(nodes_[i - 1]));
         if (waits(i))
           if (const std::size_t found = find(i); found < nodes_.size()) move_up(found, i);
+      }
     }
     Plan ordered = plan_;
     ordered.nodes = std::move(nodes_);
@@ -33,9 +39,11 @@ class Overlapping {
 
   // Transfers go before nodes of other passes that stand between them and the node before them in their own.
   void begin_early() {
+    begun_.clear();
     for (std::size_t i = 1; i < nodes_.size(); ++i) {
+      begun_.insert(pass_of(nodes_[i - 1]));
       const Node& node = nodes_[i];
-      if (node.lane != Lane::tensor || node.micro_batch < 0) continue;
+      if (node.lane != Lane::tensor || node.micro_batch < 0 || !begun_.contains(pass_of(node))) continue;
       std::size_t to = i;
       while (to > 0 && i - to < most_passed && in_other_direction(nodes_[to - 1], node) &&
              !depend(nodes_[to - 1], node))
@@ -47,6 +55,14 @@ class Overlapping {
   static bool in_other_direction(const Node& a, const Node& b) {
     if (a.micro_batch < 0) return false;
     return a.micro_batch != b.micro_batch || (a.phase == Phase::forward) != (b.phase == Phase::forward);
+  }
+
+  // Micro-batch, chunk and direction; the same for all nodes where there is one stage.
+  using Pass = std::tuple<int, int, bool>;
+  Pass pass_of(const Node& node) const {
+    if (unit_chunks_.empty() || node.micro_batch < 0) return {};
+    return {node.micro_batch, unit_chunks_.at(static_cast<std::size_t>(plan_.place_of(node).unit)),
+            node.phase == Phase::forward};
   }
 
   // Whether node i computes with what a transfer of the tensor lane brings, and no computation is between the two.
@@ -77,6 +93,7 @@ class Overlapping {
     const std::size_t end = std::min(nodes_.size(), at + 1 + most_passed);
     for (std::size_t i = at + 1; i < end && nodes_[i].micro_batch >= 0; ++i) {
       const Node& node = nodes_[i];
+      if (!begun_.contains(pass_of(node)) && pass_of(node) != pass_of(nodes_[at])) break;
       if (node.lane != Lane::compute || node.kind != NodeKind::compute || !other_pass(nodes_[at], node)) continue;
       if (waits_for_rows(at, node)) continue;
       const auto independent = [&](const Node& passed) { return !depend(passed, node); };
@@ -97,10 +114,14 @@ class Overlapping {
 
   const Plan& plan_;
   std::vector<Node> nodes_;
+  const std::vector<int>& unit_chunks_;
+  std::set<Pass> begun_;
 };
 
 }  // namespace
 
-Plan overlap_tensor(const Plan& plan) { return Overlapping(plan).run(); }
+Plan overlap_tensor(const Plan& plan, const std::vector<int>& unit_chunks) {
+  return Overlapping(plan, unit_chunks).run();
+}
 
 }  // namespace weft

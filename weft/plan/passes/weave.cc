@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 
 #include "weft/base/error.h"
 #include "weft/plan/passes/recompute.h"
@@ -33,6 +34,12 @@ struct UnitPass {
     slot = {};
     WEFT_CHECK(put(others), "weave cannot hide more than two exchanges per unit");
   }
+  // After the last exchange, if there is anything.
+  std::size_t last() const {
+    std::size_t at = slots - 1;
+    while (at > 0 && slot[at].empty()) --at;
+    return at;
+  }
 
  private:
   // False: there are not enough slots.
@@ -49,8 +56,11 @@ struct UnitPass {
 
 class Weaver {
  public:
-  Weaver(const Plan& plan, bool early_attention_backward) : plan_(plan), early_(early_attention_backward) {
+  Weaver(const Plan& plan, const std::vector<int>& unit_chunks, const WeaveOptions& options)
+      : plan_(plan), options_(options) {
     const std::vector<int> passes = units_of_passes(plan);
+    std::set<BufferId> forward_sums;
+    std::set<int> seen[2];
     for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
       const Node& node = plan.nodes[i];
       if (node.micro_batch < 0) {
@@ -61,31 +71,50 @@ class Weaver {
       const bool forward = node.phase == Phase::forward;
       UnitPass& pass = (forward ? forward_ : backward_)[{node.micro_batch, unit}];
       (unit == plan.place_of(node).unit ? pass.nodes : pass.before).push_back(node);
-      std::vector<int>& units = forward ? forward_units_ : backward_units_;
-      if (node.micro_batch == 0 && std::find(units.begin(), units.end(), unit) == units.end()) units.push_back(unit);
+      if (seen[forward].insert(unit).second)
+        (forward ? forward_units_ : backward_units_)[unit_chunks.at(static_cast<std::size_t>(unit))].push_back(unit);
+      for (const BufferUse& use : plan.uses_of(node))
+        if (forward && use.access == Access::add) forward_sums.insert(use.buffer);
     }
+    for (const Node& node : plan.nodes)
+      for (const BufferUse& use : plan.uses_of(node))
+        if (node.phase == Phase::weight_gradient && use.access == Access::add && forward_sums.contains(use.buffer))
+          stays_.insert({node.place, node.micro_batch});
     for (auto* passes_of : {&forward_, &backward_})
       for (auto& [key, pass] : *passes_of) pass.fill();
   }
 
-  Plan run() {
+  Plan run(const PassOrder& order) {
     out_.reserve(plan_.nodes.size());
-    const int n = plan_.micro_batches;
-    for (int unit : forward_units_) alone(forward_.at({0, unit}));
-    for (int m = 1; m < n; ++m) {
-      const std::size_t steps = std::max(forward_units_.size(), backward_units_.size());
-      for (std::size_t k = 0; k < steps; ++k) {
-        UnitPass* f = k < forward_units_.size() ? &forward_.at({m, forward_units_[k]}) : nullptr;
-        UnitPass* b = k < backward_units_.size() ? &backward_.at({m - 1, backward_units_[k]}) : nullptr;
-        if (f && b) {
-          UnitPass* next = k + 1 < backward_units_.size() ? &backward_.at({m - 1, backward_units_[k + 1]}) : nullptr;
-          combined(*f, *b, next);
-        } else {
-          alone(f ? *f : *b);
-        }
+    std::set<std::pair<int, int>> weights_left;  // by chunk, micro-batch
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      const ModelPass& pass = order[i];
+      if (pass.with_next) {
+        WEFT_CHECK(i + 1 < order.size() && order[i + 1].direction == ModelPass::Direction::backward,
+                   "a forward pass is paired with no backward pass");
+        pair(pass, order[++i]);
+        continue;
+      }
+      const auto& units = pass.direction == ModelPass::Direction::forward ? forward_units_ : backward_units_;
+      const auto of_chunk = units.find(pass.chunk);
+      if (of_chunk == units.end()) continue;
+      if (pass.weights_later) weights_left.insert({pass.chunk, pass.micro_batch});
+      if (pass.direction == ModelPass::Direction::weight_gradients &&
+          weights_left.erase({pass.chunk, pass.micro_batch}) == 0)
+        continue;  // they hid exchanges
+      if (pass.direction == ModelPass::Direction::backward && options_.weights_after_passes && !pass.weights_later) {
+        alone_but_weights_last(of_chunk->second, pass.micro_batch);
+        continue;
+      }
+      for (int unit : of_chunk->second) {
+        if (pass.direction == ModelPass::Direction::forward)
+          alone(forward_.at({pass.micro_batch, unit}));
+        else if (pass.weights_later || pass.direction == ModelPass::Direction::weight_gradients)
+          part(backward_.at({pass.micro_batch, unit}), pass.direction == ModelPass::Direction::weight_gradients);
+        else
+          alone(backward_.at({pass.micro_batch, unit}));
       }
     }
-    for (int unit : backward_units_) alone(backward_.at({n - 1, unit}));
     out_.insert(out_.end(), rest_.begin(), rest_.end());
     WEFT_CHECK(out_.size() == plan_.nodes.size(), "{} of {} nodes woven", out_.size(), plan_.nodes.size());
     Plan woven = plan_;
@@ -103,6 +132,48 @@ class Weaver {
     put(pass.before);
     for (const std::vector<Node>& nodes : pass.slot) put(nodes);
   }
+  // A backward pass over a chunk. What comes before the last exchange of a unit hides it.
+  void alone_but_weights_last(const std::vector<int>& units, int micro_batch) {
+    for (const int unit : units) {
+      const UnitPass& pass = backward_.at({micro_batch, unit});
+      put(pass.before);
+      const std::size_t last = pass.last();
+      for (std::size_t slot = 0; slot < last; ++slot) put(pass.slot[slot]);
+      put_phase(pass.slot[last], false);
+    }
+    for (const int unit : units) {
+      const UnitPass& pass = backward_.at({micro_batch, unit});
+      put_phase(pass.slot[pass.last()], true);
+    }
+  }
+  // Of a backward pass: its weight gradients, or all the rest.
+  void part(const UnitPass& pass, bool weights) {
+    if (!weights) put(pass.before);
+    for (const std::vector<Node>& nodes : pass.slot)
+      for (const Node& node : nodes)
+        if ((node.phase == Phase::weight_gradient && !stays_.contains({node.place, node.micro_batch})) == weights)
+          out_.push_back(node);
+  }
+
+  void pair(const ModelPass& forward, const ModelPass& backward) {
+    static const std::vector<int> none;
+    const auto units_in = [](const std::map<int, std::vector<int>>& units, int chunk) -> const std::vector<int>& {
+      const auto at = units.find(chunk);
+      return at == units.end() ? none : at->second;
+    };
+    const std::vector<int>&f = units_in(forward_units_, forward.chunk), &b = units_in(backward_units_, backward.chunk);
+    const auto backward_unit = [&](std::size_t k) -> UnitPass& { return backward_.at({backward.micro_batch, b[k]}); };
+    for (std::size_t k = 0; k < std::max(f.size(), b.size()); ++k) {
+      if (k >= b.size())
+        alone(forward_.at({forward.micro_batch, f[k]}));
+      else if (k >= f.size())
+        alone(backward_unit(k));
+      else
+        combined(forward_.at({forward.micro_batch, f[k]}), backward_unit(k),
+                 k + 1 < b.size() ? &backward_unit(k + 1) : nullptr);
+    }
+  }
+
   static bool exchanges(const UnitPass& pass) { return !pass.slot[1].empty() || !pass.slot[3].empty(); }
 
   // next: the backward unit that follows b. Its join' comes as early as possible, so that its combine' may directly
@@ -120,10 +191,10 @@ class Weaver {
     put(b.slot[2]);                              // experts', shared' and their weights: beside dispatch
     put(b.slot[3]);                              // exchange: dispatch'
     out_.insert(out_.end(), half, mix.end());
-    if (early_) put_phase(b.slot[4], false);   // route', mix': what they read dies here
-    put(f.slot[2]);                            // shared, experts: beside dispatch'
-    put(f.slot[3]);                            // exchange: combine
-    if (!early_) put_phase(b.slot[4], false);  // route', mix': beside combine
+    if (options_.early_attention_backward) put_phase(b.slot[4], false);   // route', mix': what they read dies here
+    put(f.slot[2]);                                                       // shared, experts: beside dispatch'
+    put(f.slot[3]);                                                       // exchange: combine
+    if (!options_.early_attention_backward) put_phase(b.slot[4], false);  // route', mix': beside combine
     if (next && exchanges(*next) && next->before.empty()) {
       put(next->slot[0]);
       next->slot[0].clear();
@@ -154,15 +225,18 @@ class Weaver {
   }
 
   const Plan& plan_;
-  bool early_;
-  std::map<std::pair<int, int>, UnitPass> forward_, backward_;  // by (micro-batch, unit)
-  std::vector<int> forward_units_, backward_units_;             // in the order of the pass
-  std::vector<Node> rest_;                                      // once per step
+  const WeaveOptions options_;
+  std::map<std::pair<int, int>, UnitPass> forward_, backward_;      // by (micro-batch, unit)
+  std::map<int, std::vector<int>> forward_units_, backward_units_;  // by chunk, in the order of the pass
+  std::set<std::pair<PlaceId, std::int32_t>> stays_;  // weight gradients that the next forward pass adds to (expand)
+  std::vector<Node> rest_;                            // once per step
   std::vector<Node> out_;
 };
 
 }  // namespace
 
-Plan weave(const Plan& plan, bool early_attention_backward) { return Weaver(plan, early_attention_backward).run(); }
+Plan weave(const Plan& plan, const PassOrder& order, const std::vector<int>& unit_chunks, const WeaveOptions& options) {
+  return Weaver(plan, unit_chunks, options).run(order);
+}
 
 }  // namespace weft

@@ -1,10 +1,12 @@
 // Weave: the exchange of one micro-batch runs while another computes.
 //
-// Contract. Takes a plan in the plain order and pairs the forward pass of micro-batch m with the backward pass of
-// m - 1, unit by unit: forward unit k with backward unit n - 1 - k. Leftover units run alone, and so do the first
-// forward and the last backward pass. Changes only the order of nodes: nodes, uses and contribution numbers stay the
-// same, and on every communicating lane the order is the same function of the plan on every rank. In the steady state,
-// primes for backward:
+// Contract. Takes an expanded plan and an order that pairs forward passes with backward passes, those of micro-batches m
+// and m - 1 where there is one stage. It brings the plan into that order and runs each pair unit by unit: forward unit k
+// with backward unit n - 1 - k. Leftover units run alone, and so do passes that are not paired. Weight gradients that
+// have passes of their own keep them, but within pairs they hide exchanges. With `weights_after_passes`, a backward pass that
+// runs alone ends with its weight gradients, except those that hide its exchanges. Changes only the order of nodes: nodes, uses
+// and contribution numbers stay the same, and on every communicating lane the order is the same function of the plan on
+// every rank. In the steady state, primes for backward:
 //
 //   exchange:  combine'      | counts, dispatch                     | dispatch'        | combine
 //   compute:   mix, route    | experts', shared' and their weights  | shared, experts  | route', mix'; next join';
@@ -15,10 +17,17 @@
 // combine has only the next join' and the weights to hide behind.
 #pragma once
 
+#include "weft/plan/orders/order.h"
 #include "weft/plan/plan.h"
 
 namespace weft {
 
-Plan weave(const Plan& plan, bool early_attention_backward = false);
+struct WeaveOptions {
+  bool early_attention_backward = false;
+  bool weights_after_passes = false;
+};
+
+// unit_chunks: by unit, the chunk that it belongs to.
+Plan weave(const Plan& plan, const PassOrder& order, const std::vector<int>& unit_chunks, const WeaveOptions& options);
 
 }  // namespace weft

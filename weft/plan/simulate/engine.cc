@@ -36,7 +36,8 @@ struct Schedule {
         const NodeCollective& made = plan->collectives[static_cast<std::size_t>(c)];
         if (!is_transfer(made.kind)) continue;
         if (port_of.empty()) port_of.resize(plan->collectives.size(), -1);
-        const Port port{made.group, static_cast<std::int32_t>(node.lane), made.peer, made.kind == CollectiveKind::send};
+        const Port port{made.group, static_cast<std::int32_t>(meeting_lane(node.lane)), made.peer,
+                        made.kind == CollectiveKind::send};
         const auto [found, is_new] = known.try_emplace(port, static_cast<std::int32_t>(ports.size()));
         if (is_new) ports.push_back(port);
         port_of[static_cast<std::size_t>(c)] = found->second;
@@ -74,7 +75,7 @@ struct Meeting {
 // One direction between two ranks on one lane. Either sends wait for their receives or receives for their sends.
 struct Channel {
   struct Post {
-    std::int32_t rank_class, collective;
+    std::int32_t rank_class, lane, collective;
     double time, bytes;
   };
   std::vector<Post> posts;
@@ -295,7 +296,8 @@ class Engine {
     m.here.assign(m.classes.size(), false);
     m.missing = m.classes.size();
     m.latest = m.seconds = 0;
-    for (std::int32_t other : m.classes) close(static_cast<std::size_t>(other), own, lane, end);
+    for (std::int32_t other : m.classes)
+      close(static_cast<std::size_t>(other), lane, static_cast<std::size_t>(other) == own, end);
   }
 
   void post(std::size_t own, std::size_t lane, std::int32_t collective, double time) {
@@ -309,7 +311,7 @@ class Engine {
         ch.first = 0;
       }
       ch.sends = sends;
-      ch.posts.push_back({static_cast<std::int32_t>(own), collective, time, bytes});
+      ch.posts.push_back({static_cast<std::int32_t>(own), static_cast<std::int32_t>(lane), collective, time, bytes});
       return;
     }
     const Channel::Post other = ch.posts[ch.first++];
@@ -319,15 +321,15 @@ class Engine {
       end += std::max(ch.within ? transfer_seconds(size, cluster_->within) : 0,
                       ch.between ? transfer_seconds(size, cluster_->between) : 0);
     }
-    close(own, own, lane, end);
-    close(static_cast<std::size_t>(other.rank_class), own, lane, end);
+    close(own, lane, true, end);
+    close(static_cast<std::size_t>(other.rank_class), static_cast<std::size_t>(other.lane), false, end);
   }
 
-  // Something that the class has entered ends; `own` is the class being advanced.
-  void close(std::size_t rank_class, std::size_t own, std::size_t lane, double end) {
+  // Something that the class has entered on that lane ends. advancing: it is what is being advanced.
+  void close(std::size_t rank_class, std::size_t lane, bool advancing, double end) {
     LaneState& state = lanes_[rank_class][lane];
     state.until = std::max(state.until, end);
-    if (--state.open == 0 && rank_class != own) work_.emplace_back(rank_class, lane);
+    if (--state.open == 0 && !advancing) work_.emplace_back(rank_class, lane);
   }
 
   std::vector<RankWait> cycle() {
@@ -364,8 +366,22 @@ class Engine {
           {rank, node,
            fmt::format("waits in {}{} over '{}' for rank {}", name_of(c.kind),
                        buffer.valid() ? " of " + plan.name_of(buffer) : "", plan.name_of(c.group), other.value)});
+      if (is_transfer(c.kind)) lane = other_side(static_cast<std::size_t>(classes_.class_of(other)), lane, c);
       rank = other;
     }
+  }
+
+  // The lane of another class on which the other side of a transfer is, or was to be.
+  std::size_t other_side(std::size_t own, std::size_t lane, const NodeCollective& c) const {
+    const Schedule& schedule = schedule_of(own);
+    for (std::size_t there = 0; there < lane_count; ++there) {
+      if (meeting_lane(static_cast<Lane>(there)) != meeting_lane(static_cast<Lane>(lane))) continue;
+      for (std::int32_t n = lanes_[own][there].next; n < schedule.lane_begin[there + 1]; ++n)
+        for (const NodeCollective& made : schedule.plan->collectives_of(
+                 schedule.plan->nodes[static_cast<std::size_t>(schedule.nodes[static_cast<std::size_t>(n)])]))
+          if (is_transfer(made.kind) && made.kind != c.kind && made.match == c.match) return there;
+    }
+    return lane;
   }
 
   // The collective that a node is waiting in, and a rank that has not reached it.

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "weft/base/error.h"
+#include "weft/plan/draw/communication.h"
 #include "weft/plan/rank_classes.h"
 #include "weft/plan/simulate/engine.h"
 
@@ -36,17 +37,20 @@ double recomputed_flops(const Plan& plan) {
   return flops;
 }
 
-ParameterCount count_parameters(const Module& module, std::int64_t experts, std::int64_t chosen,
+ParameterCount count_parameters(std::span<const Module* const> stages, std::int64_t experts, std::int64_t chosen,
                                 std::int64_t expert_ranks) {
   ParameterCount count;
   bool tied = true;
-  for (const ParameterTensor& tensor : module.parameters) tied &= tensor.role != Role::head;
-  for (const ParameterTensor& tensor : module.parameters) {
-    const std::int64_t elements = tensor.parameters * (tensor.expert ? expert_ranks : 1);
-    count.all += elements;
-    if (tensor.role == Role::embedding && !tied) continue;  // a lookup
-    count.active += tensor.expert ? elements / experts * chosen : elements;
-  }
+  for (const Module* stage : stages)
+    for (const ParameterTensor& tensor : stage->parameters) tied &= tensor.role != Role::head;
+  for (const Module* stage : stages)
+    for (const ParameterTensor& tensor : stage->parameters) {
+      if (tensor.copy) continue;
+      const std::int64_t elements = tensor.parameters * (tensor.expert ? expert_ranks : 1);
+      count.all += elements;
+      if (tensor.role == Role::embedding && !tied) continue;  // a lookup
+      count.active += tensor.expert ? elements / experts * chosen : elements;
+    }
   return count;
 }
 
@@ -66,7 +70,7 @@ Overlap overlap_of(const Plan& plan, const ClassTimes& times, double span, std::
     const Lane own = plan.nodes[i].lane;
     if (!lane_communicates(own))
       compute.push_back({times.start[i], times.end[i]});
-    else if (!lane || own == *lane)
+    else if (counts_as_communication(own, lane))
       communication.push_back({times.start[i], times.end[i]});
   }
   return weft::overlap_of(std::move(compute), std::move(communication), span);

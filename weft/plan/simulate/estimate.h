@@ -3,6 +3,7 @@
 
 #include <array>
 #include <functional>
+#include <span>
 
 #include "weft/model/module.h"
 #include "weft/plan/draw/timeline.h"
@@ -29,9 +30,9 @@ struct ParameterCount {
   std::int64_t all = 0;
   std::int64_t active = 0;  // used by one token: k of the experts, without the embedding lookup
 };
-// Of the whole model; `module` holds experts / expert_ranks of its experts.
-ParameterCount count_parameters(const Module& module, std::int64_t experts, std::int64_t chosen,
-                                std::int64_t expert_ranks = 1);
+// Of the whole model: stages are its parts, one module of each, which holds experts / expert_ranks of its experts.
+ParameterCount count_parameters(std::span<const Module* const> stages, std::int64_t experts, std::int64_t chosen,
+                                std::int64_t expert_ranks);
 
 // Of a step, over all ranks.
 struct Estimate {

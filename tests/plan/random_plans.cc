@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "tests/plan/in_segments.h"
 #include "tests/plan/plans.h"
 
 namespace weft {
@@ -83,6 +84,23 @@ RandomCase random_case(std::uint64_t seed, bool any_kind) {
   return c;
 }
 
+RandomCase random_staged_case(std::uint64_t seed, bool any_kind) {
+  RandomCase c = random_case(seed, any_kind);
+  Dice dice(seed, "stages");
+  c.stages = dice.of({2, 2, 3, 4});
+  const int chunks = dice.of({1, 1, 2, 3});
+  c.pattern = in_segments(c.pattern, c.stages * chunks, dice);
+  c.options.block = 1;
+  c.options.micro_batches = dice.between(1, 9);
+  using enum OrderKind;
+  if (chunks == 1) c.options.order = dice.of({automatic, one_f_one_b, zero_bubble, zero_bubble});
+  if (chunks > 1 && dice.yes()) c.options.micro_batch_group = dice.between(c.stages, c.stages + 2);
+  if (dice.below(3) > 0 || c.expert_shards * c.expert_ranks == 1 || c.instances > 1) return c;
+  c.tensor_ranks = 2;
+  c.sequence = dice.yes();
+  return c;
+}
+
 RandomCase random_divided_case(std::uint64_t seed) {
   RandomCase c = random_case(seed);
   Dice dice(seed, "division");
@@ -114,12 +132,14 @@ RandomCase random_tensor_case(std::uint64_t seed) {
 
 std::string RandomCase::text() const {
   return fmt::format(
-      "pattern {} ep {} edp {} etp {} tp {}{} micro-batches {}{}{}{} {} experts {} k {}{}{}{} balance {} block "
+      "pattern {} pp {} order {} {} ep {} edp {} etp {} tp {}{} micro-batches {}{}{}{} {} experts {} k {}{}{}{} "
+      "balance {} block "
       "{}{}{}{} kind {} "
       "{}{}{} "
       "ahead {} instances {}{} recomputed {} {} {}",
-      pattern, expert_ranks, expert_shards, expert_tensor_ranks, tensor_ranks, sequence ? " tokens too" : "",
-      options.micro_batches, options.weave ? " woven" : "", options.delay_weight_gradients ? " delayed" : "",
+      pattern, stages, name_of(options.order), options.micro_batch_group, expert_ranks, expert_shards,
+      expert_tensor_ranks, tensor_ranks, sequence ? " tokens too" : "", options.micro_batches,
+      options.weave ? " woven" : "", options.delay_weight_gradients ? " delayed" : "",
       options.overlap_dispatch_backward ? " dispatch first" : "", name_of(dtype), experts, k, shared ? " shared" : "",
       tied ? " tied" : "", bias ? " bias" : "", balance, options.block,
       options.early_attention_backward ? " early" : "", options.overlap_updates ? " late updates" : "",

@@ -11,9 +11,10 @@ namespace weft {
 
 struct RandomCase {
   std::string pattern;
-  int expert_ranks = 1, expert_shards = 1, expert_tensor_ranks = 1;  // ranks = their product
+  int expert_ranks = 1, expert_shards = 1, expert_tensor_ranks = 1;  // ranks of a stage = their product
   int tensor_ranks = 1;                                              // of them
   bool sequence = false;                                             // tensor ranks divide tokens, too
+  int stages = 1;
   PlanOptions options;
   DType dtype = DType::f32;
   std::int64_t experts = 4, k = 2;
@@ -23,10 +24,11 @@ struct RandomCase {
   int instances = 1;  // of the optimizer; a divisor of expert_shards
   bool over_instances = false;
 
-  int ranks() const { return expert_ranks * expert_shards * expert_tensor_ranks; }
+  int ranks() const { return expert_ranks * expert_shards * expert_tensor_ranks * stages; }
   Layout layout() const {
     return Layout::of({.tp = tensor_ranks,
-                       .dp = ranks() / tensor_ranks,
+                       .dp = ranks() / stages / tensor_ranks,
+                       .pp = stages,
                        .etp = expert_tensor_ranks,
                        .ep = expert_ranks,
                        .instances = instances});
@@ -35,6 +37,9 @@ struct RandomCase {
 };
 // Of kind `train`, unless any_kind.
 RandomCase random_case(std::uint64_t seed, bool any_kind = false);
+
+// With 2 to 4 stages of 1 to 3 segments, any of which may be empty.
+RandomCase random_staged_case(std::uint64_t seed, bool any_kind = false);
 
 // Of kind `train`, with parameters that ranks divide.
 RandomCase random_divided_case(std::uint64_t seed);

@@ -19,4 +19,6 @@ std::vector<DamageKind> damage_kinds_of_divided() {
   return all;
 }
 
+std::vector<DamageKind> damage_kinds_of_stages() { return damage::of_stages(); }
+
 }  // namespace weft

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,8 @@ struct GoodPlan {
   RandomCase origin;
   Plan plan;
   MemoryPlan memory;
+  std::shared_ptr<const LayoutPlans> all = {};  // with stages: of all ranks
+  int stage = 0;                                // that has `plan`
 };
 
 struct Damage {
@@ -34,6 +37,7 @@ struct DamageKind {
 };
 std::vector<DamageKind> damage_kinds();             // of any plan
 std::vector<DamageKind> damage_kinds_of_divided();  // of plans with divided parameters
+std::vector<DamageKind> damage_kinds_of_stages();   // of plans of one stage of a pipeline
 
 // Pairs of nodes that may touch the same bytes at the same time for different buffers, by brute force: all pairs of
 // buffers, all paths. The oracle of check_memory, for small plans.

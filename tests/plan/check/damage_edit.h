@@ -136,5 +136,6 @@ std::vector<DamageKind> of_recomputation();  // what backward computes again
 std::vector<DamageKind> of_memory();         // where buffers are, and who waits for whom
 std::vector<DamageKind> of_shards();         // where divided parameters are whole
 std::vector<DamageKind> of_shard_gradients();
+std::vector<DamageKind> of_stages();  // what travels between stages
 
 }  // namespace weft::damage

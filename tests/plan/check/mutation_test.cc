@@ -1,5 +1,6 @@
 // The test of the checker: every kind of damage (damage.cc) is applied to 60 random good plans in which every rank holds
-// whole parameters, or to 60 in which ranks divide them; each must be caught, with a message that names what was damaged.
+// whole parameters, to 60 in which ranks divide them, or to 60 of one stage of a pipeline; each must be caught, with a
+// message that names what was damaged.
 #include <algorithm>
 #include <map>
 
@@ -13,20 +14,40 @@ namespace {
 
 constexpr std::uint64_t plans = 60;
 
-GoodPlan good_plan(std::uint64_t seed, bool divided) {
+enum class Kind { whole, divided, staged };
+
+GoodPlan good_plan(std::uint64_t seed, Kind kind) {
   GoodPlan good;
-  good.origin = divided ? random_divided_case(seed + 1000000) : random_case(seed + 1000000);
+  seed += 1000000;
+  good.origin = kind == Kind::divided  ? random_divided_case(seed)
+                : kind == Kind::staged ? random_staged_case(seed)
+                                       : random_case(seed);
+  if (kind == Kind::staged) {
+    good.all = std::make_shared<LayoutPlans>(options_of(good.origin));
+    good.stage = Dice(seed, "stage").below(good.all->steps().size());
+    const StepPlan& step = *good.all->steps()[static_cast<std::size_t>(good.stage)];
+    good.plan = step.plan;
+    good.memory = step.memory;
+    return good;
+  }
   StepPlan step = step_of(good.origin);
   good.plan = std::move(step.plan);
   good.memory = std::move(step.memory);
   return good;
 }
 
+RankPlans plans_of(const GoodPlan& good) {
+  return good.all ? good.all->ranks() : same_on_all_ranks(good.origin.layout(), good.plan, good.memory);
+}
+
 std::vector<PlanFault> faults_of(const GoodPlan& good, const Damage& damage) {
-  RankPlans ranks = same_on_all_ranks(good.origin.layout(), damage.plan, damage.memory);
+  RankPlans ranks = plans_of(good);
   if (damage.on_one_rank) {
-    ranks.plans = {{good.plan, good.memory}, {damage.plan, damage.memory}};
-    ranks.plan_of.back() = 1;
+    ranks.plans.push_back({damage.plan, damage.memory});
+    const auto last = std::find(ranks.plan_of.rbegin(), ranks.plan_of.rend(), good.stage);
+    *last = static_cast<std::int32_t>(ranks.plans.size()) - 1;
+  } else {
+    ranks.plans[static_cast<std::size_t>(good.stage)] = {damage.plan, damage.memory};
   }
   return check_ranks(ranks);
 }
@@ -40,12 +61,11 @@ bool names(const std::string& message, const std::string& name) {
   return false;
 }
 
-void damage_plans(const std::vector<DamageKind>& kinds, bool divided) {
+void damage_plans(const std::vector<DamageKind>& kinds, Kind of) {
   std::vector<GoodPlan> good;
   for (std::uint64_t seed = 0; seed < plans; ++seed) {
-    good.push_back(good_plan(seed, divided));
-    const auto faults =
-        check_ranks(same_on_all_ranks(good.back().origin.layout(), good.back().plan, good.back().memory));
+    good.push_back(good_plan(seed, of));
+    const auto faults = check_ranks(plans_of(good.back()));
     ASSERT_TRUE(faults.empty()) << good.back().origin.text() << "\n" << faults.front().message;
   }
   for (const DamageKind& kind : kinds) {
@@ -61,7 +81,7 @@ void damage_plans(const std::vector<DamageKind>& kinds, bool divided) {
         broken = kind.apply(g, dice, damage);
       }
       if (!broken) continue;
-      if (damage.on_one_rank && g.origin.ranks() == 1) continue;
+      if (damage.on_one_rank && g.origin.ranks() == g.origin.stages) continue;
       ++applied;
       if (!damage.keeps_memory) damage.memory = plan_memory(damage.plan);
       const std::vector<PlanFault> faults = faults_of(g, damage);
@@ -86,21 +106,25 @@ void damage_plans(const std::vector<DamageKind>& kinds, bool divided) {
   }
 }
 
-TEST(Mutation, every_damage_is_caught_and_named) { damage_plans(damage_kinds(), false); }
+TEST(Mutation, every_damage_is_caught_and_named) { damage_plans(damage_kinds(), Kind::whole); }
 TEST(Mutation, every_damage_of_divided_parameters_is_caught_and_named) {
-  damage_plans(damage_kinds_of_divided(), true);
+  damage_plans(damage_kinds_of_divided(), Kind::divided);
 }
 TEST(Mutation, every_damage_beside_divided_parameters_is_caught_and_named) {
   std::vector<DamageKind> kinds = damage_kinds();
   for (DamageKind& kind : kinds) kind.least /= 3;  // many need gradients that are summed whole
-  damage_plans(kinds, true);
+  damage_plans(kinds, Kind::divided);
+}
+
+TEST(Mutation, every_damage_between_stages_is_caught_and_named) {
+  damage_plans(damage_kinds_of_stages(), Kind::staged);
 }
 
 // The divided plans have every strategy, and every way of putting its nodes.
 TEST(Mutation, divided_plans_are_of_all_kinds) {
   std::map<std::string, int> times;
   for (std::uint64_t seed = 0; seed < plans; ++seed) {
-    const RandomCase c = good_plan(seed, true).origin;
+    const RandomCase c = good_plan(seed, Kind::divided).origin;
     ++times[std::string(name_of(c.sharding))];
     times["woven"] += c.options.weave;
     times["delayed"] += c.options.delay_weight_gradients;

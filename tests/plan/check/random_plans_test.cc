@@ -42,6 +42,30 @@ TEST(RandomPlans, are_accepted_without_a_false_alarm) {
   EXPECT_GT(patterns.size(), plans / 5);
 }
 
+TEST(RandomPlans, of_pipelines_are_accepted_without_a_false_alarm) {
+  std::set<int> micro_batches_of_virtual_stages;
+  int woven = 0, divided = 0, recomputed = 0;
+  for (std::uint64_t seed = 0; seed < 1000; ++seed) {
+    const RandomCase c = random_staged_case(seed, true);
+    try {
+      const LayoutPlans plans(options_of(c));
+      const std::vector<PlanFault> faults = check_ranks(plans.ranks());
+      ASSERT_TRUE(faults.empty()) << "seed " << seed << ", " << c.text() << ":\n" << faults.front().message;
+      woven += c.options.weave;
+      divided += c.sharding != ShardingStrategy::no_shard;
+      recomputed += c.options.recomputation.any();
+      if (plans.steps().front()->module.chunks.size() > 1)
+        micro_batches_of_virtual_stages.insert(c.options.micro_batches);
+    } catch (const std::exception& e) {
+      FAIL() << "seed " << seed << ", " << c.text() << ":\n" << e.what();
+    }
+  }
+  EXPECT_GT(woven, 500);
+  EXPECT_GT(divided, 300);
+  EXPECT_GT(recomputed, 500);
+  EXPECT_EQ(micro_batches_of_virtual_stages.size(), 9u);
+}
+
 // Ranks that hold different experts, or other parts of parameters, run the same plan.
 TEST(RandomPlans, are_the_same_on_every_rank) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {

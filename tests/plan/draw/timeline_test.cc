@@ -61,7 +61,7 @@ TEST(Overlap, counts_parallel_lanes_once) {
   expect_overlap(overlap_of(t, 0), 12, 4, 10, 4, 6, 2);
   expect_overlap(overlap_of(t, 0, Lane::exchange), 12, 4, 8, 4, 4, 4);
   expect_overlap(overlap_of(t, 0, Lane::reduce), 12, 4, 8, 4, 4, 4);
-  expect_overlap(overlap_of(t, 0, Lane::pipe), 12, 4, 0, 0, 0, 8);
+  expect_overlap(overlap_of(t, 0, Lane::tensor), 12, 4, 0, 0, 0, 8);
 }
 
 TEST(Overlap, lets_updates_hide_communication) {

@@ -53,6 +53,16 @@ inline std::vector<NamedCase> bitwise_cases(int ranks) {
     c.bf16_gradients = pattern[0] == 'M' && pattern[1] == 'E';
     cases.push_back({fmt::format("{} ranks={}", pattern, ranks), c});
   }
+  for (const OrderKind order : {OrderKind::automatic, OrderKind::zero_bubble}) {
+    if (ranks == 1) continue;
+    RankCase c = cases[1].run;
+    c.config.pattern = order == OrderKind::zero_bubble ? "[*E]|-/[*E]" : "E|-|[*E]|-";
+    c.config.tied_embeddings = true;
+    c.stages = 2;
+    c.expert_ranks = ranks / 2;
+    c.order = order;
+    cases.push_back({fmt::format("{} ranks={} pp=2 {}", c.config.pattern, ranks, name_of(order)), c});
+  }
   using enum ShardingStrategy;
   for (const ShardingStrategy strategy : {optim, optim_grads, optim_grads_params}) {
     if (ranks == 1) continue;

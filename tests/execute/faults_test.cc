@@ -16,7 +16,8 @@ using Kind = InjectedFault::Kind;
 RankCase case_of(bool weave) {
   RankCase c;
   for (const NamedCase& known : bitwise_cases(4))
-    if (known.run.expert_ranks == 2 && known.run.sharding == ShardingStrategy::no_shard)
+    if (known.run.expert_ranks == 2 && known.run.sharding == ShardingStrategy::no_shard && known.run.stages == 1 &&
+        known.run.tensor_ranks == 1)
       c = known.run;  // the last: "[*-][*E]-", sigmoid, shared
   c.weave = c.delay = weave;
   c.parallel = true;

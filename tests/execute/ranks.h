@@ -48,7 +48,9 @@ struct RankCase {
   Packing packing;                                     // documents end with token 0
   bool per_token_loss = false, uneven_labels = false;  // samples have other numbers of labels that count
   bool gather_by_piece = true, two_buffers = false;
-  int instances = 1;  // of the optimizer
+  int instances = 1;                   // of the optimizer
+  int stages = 1, virtual_stages = 1;  // of the pipeline; virtual stages where the pattern has no pipes
+  OrderKind order = OrderKind::automatic;
   bool shard_over_instances = false;
   InjectedFault fault;
   double timeout = 600;  // of waits, in seconds
@@ -102,7 +104,8 @@ inline SessionOptions options_of(const RankCase& c, World* world) {
   o.ranks.world = world;
   o.layout = Layout::of({.tp = c.tensor_ranks,
                          .cp = c.context_ranks,
-                         .dp = (world ? world->size() : 1) / c.tensor_ranks / c.context_ranks,
+                         .dp = (world ? world->size() : 1) / c.tensor_ranks / c.context_ranks / c.stages,
+                         .pp = c.stages,
                          .etp = c.expert_tensor_ranks,
                          .ep = c.expert_ranks,
                          .instances = c.instances,
@@ -111,6 +114,8 @@ inline SessionOptions options_of(const RankCase& c, World* world) {
   o.sequence_parallel = c.sequence;
   o.context_transfers = {c.transfer};
   o.logits_slice_bytes = c.logits_slice_bytes;
+  o.split.virtual_stages = c.virtual_stages;
+  o.plan.order = c.order;
   o.plan.weave = c.weave;
   o.plan.delay_weight_gradients = c.delay;
   o.plan.overlap_dispatch_backward = c.dispatch;

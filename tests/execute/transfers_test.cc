@@ -53,7 +53,7 @@ Plan plan_of(const Module& m) {
     send.match = MatchId(first_match + here);
     receive.peer = before;
     receive.match = MatchId(first_match + before);
-    add(name, Lane::pipe, {{own}, {to, Access::write}}, {send, receive});
+    add(name, Lane::tensor, {{own}, {to, Access::write}}, {send, receive});
   };
   pass_on("first", received, 0);
   add("meet", Lane::reduce, {}, {{CollectiveKind::barrier, all, {}, {}}});

@@ -24,8 +24,10 @@ std::string why_threads(const PreparedPlan& plan) {
 
 std::unique_ptr<Executor> make_executor(const PreparedPlan& plan, Device& device, Stream& stream,
                                         const ExecutorOptions& options, const StreamMemory& memory) {
-  if (!device.asynchronous())
-    return std::make_unique<ParallelExecutor>(plan, device, stream, "", options.least_seconds);
+  if (!options.side_by_side || !device.asynchronous())
+    return std::make_unique<ParallelExecutor>(
+        plan, device, stream, device.asynchronous() ? "the executor is serial" : "",
+        device.asynchronous() ? std::vector<double>{} : options.least_seconds, options.side_by_side);
   WEFT_CHECK(options.least_seconds.empty(), "{} queues its work: nodes cannot be made longer", device.name());
   const std::string why = why_threads(plan);
   if (why.empty()) return std::make_unique<StreamExecutor>(plan, device, stream, options, memory);

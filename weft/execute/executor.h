@@ -37,7 +37,10 @@ class Executor {
 };
 
 struct ExecutorOptions {
-  bool graph = true;                     // replay steps as one graph, on a device that queues its work
+  bool graph = true;  // replay steps as one graph, on a device that queues its work
+  // False: one node after another, in the order of the list, except for transfers between stages: these must not wait for
+  // each other, since every stage has an order of its own.
+  bool side_by_side = true;
   std::optional<int> update_processors;  // for updates that run beside other nodes; 0: no division; unset: tried out
   // By node of the plan, in seconds: it lasts at least so long and sleeps for the rest, as on a machine that computes
   // slower than it communicates. Empty: no node waits. Only where a lane is a thread that computes.

@@ -46,7 +46,7 @@ void wait_until(const std::atomic<std::uint32_t>& value, std::uint32_t least) {
 }  // namespace
 
 ParallelExecutor::ParallelExecutor(const PreparedPlan& plan, Device& device, Stream& stream, std::string why_no_graph,
-                                   std::vector<double> least_seconds)
+                                   std::vector<double> least_seconds, bool side_by_side)
     : plan_(plan),
       device_(device),
       stream_(stream),
@@ -56,7 +56,7 @@ ParallelExecutor::ParallelExecutor(const PreparedPlan& plan, Device& device, Str
   WEFT_CHECK(least_seconds_.empty() || least_seconds_.size() == plan.plan().nodes.size(), "times of {} nodes, not {}",
              least_seconds_.size(), plan.plan().nodes.size());
   if (queues_) start_ = device.make_event();
-  build_queues();
+  build_queues(side_by_side);
   try {
     for (std::size_t lane = 1; lane < lanes_.size(); ++lane)
       lanes_[lane]->thread = std::thread([this, lane] { serve(static_cast<int>(lane)); });
@@ -79,11 +79,12 @@ void ParallelExecutor::stop() {
     if (lane->thread.joinable()) lane->thread.join();
 }
 
-void ParallelExecutor::build_queues() {
+void ParallelExecutor::build_queues(bool side_by_side) {
   const Plan& plan = plan_.plan();
   std::array<int, lane_count> index;
   index.fill(-1);
   const auto queue_of = [&](Lane lane) {
+    if (!side_by_side && !between_stages(lane)) lane = Lane::compute;
     int& at = index[static_cast<std::size_t>(lane)];
     if (at < 0) {
       at = static_cast<int>(lanes_.size());
@@ -103,7 +104,8 @@ void ParallelExecutor::build_queues() {
     for (std::size_t lane = 0; lane < lane_count; ++lane) {
       const std::int32_t mark = waits[i][lane];
       if (mark < 0) continue;
-      const Wait wait{index[lane], position[static_cast<std::size_t>(mark)]};
+      const Wait wait{queue_of(static_cast<Lane>(lane)), position[static_cast<std::size_t>(mark)]};
+      if (wait.lane == own) continue;  // one queue for several lanes
       std::unique_ptr<Event>& done = lanes_[static_cast<std::size_t>(wait.lane)]->nodes[wait.passed - 1].done;
       if (queues_ && !done) done = device_.make_event();
       node.waits.push_back(wait);

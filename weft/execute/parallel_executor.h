@@ -19,9 +19,10 @@ namespace weft {
 class ParallelExecutor : public Executor {
  public:
   // The compute lane runs on the calling thread and `stream`; every other lane that the plan uses has its own thread.
-  // why_no_graph: why a device that queues its work does not replay steps as a graph. least_seconds: see ExecutorOptions.
+  // why_no_graph: why a device that queues its work does not replay steps as a graph. least_seconds, side_by_side: see
+  // ExecutorOptions.
   ParallelExecutor(const PreparedPlan& plan, Device& device, Stream& stream, std::string why_no_graph = {},
-                   std::vector<double> least_seconds = {});
+                   std::vector<double> least_seconds = {}, bool side_by_side = true);
   ~ParallelExecutor() override;
   ParallelExecutor(const ParallelExecutor&) = delete;
   ParallelExecutor& operator=(const ParallelExecutor&) = delete;
@@ -51,7 +52,7 @@ class ParallelExecutor : public Executor {
     std::thread thread;
   };
 
-  void build_queues();
+  void build_queues(bool side_by_side);
   void stop();  // the lanes' threads
   void run_lane(int lane, Stream& stream);
   bool run_nodes(LaneQueue& queue, Stream& stream);            // false: the step has failed

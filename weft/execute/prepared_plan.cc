@@ -256,7 +256,7 @@ void PreparedPlan::communicate(const Node& node, Stream& stream, bool wrong_coun
   const auto collectives = plan_.collectives_of(node);
   for (std::size_t i = 0; i < collectives.size(); ++i) {
     const NodeCollective& c = collectives[i];
-    Communicator& comm = groups_->get(c.group, node.lane);
+    Communicator& comm = groups_->get(node, c);
     const Tensor send = c.send.valid() ? tensor_of(c.send) : Tensor{};
     const Tensor receive = c.receive.valid() ? tensor_of(c.receive) : Tensor{};
     switch (c.kind) {

@@ -260,7 +260,7 @@ class Sample {
     if (b >= 0) gradients_[{rank, b}] = dy;
   }
   int receive(int rank, int m, Phase phase, int need) {
-    return simulation_.add(rank, label(Lane::pipe, phase, stage(rank), -1, "receive", 0, 4e6), m, 40 * us, {need});
+    return simulation_.add(rank, label(Lane::pipe_in, phase, stage(rank), -1, "receive", 0, 4e6), m, 40 * us, {need});
   }
   int gathered(int rank, int l) const {
     const auto it = gathered_.find({rank, l});

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "weft/base/error.h"
+#include "weft/plan/draw/communication.h"
 
 namespace weft {
 
@@ -181,7 +182,7 @@ Overlap overlap_of(const Timeline& timeline, int rank, std::optional<Lane> lane)
     const Lane own = timeline.labels[static_cast<std::size_t>(e.label)].lane;
     if (!lane_communicates(own))
       compute.push_back({e.start, e.end});
-    else if (!lane || own == *lane)
+    else if (counts_as_communication(own, lane))
       communication.push_back({e.start, e.end});
   }
   return overlap_of(std::move(compute), std::move(communication), range_of(timeline).length());
@@ -194,7 +195,7 @@ std::vector<Overlap> overlaps_of(const Timeline& timeline, std::optional<Lane> l
     const Lane own = timeline.labels[static_cast<std::size_t>(e.label)].lane;
     if (!lane_communicates(own))
       compute[static_cast<std::size_t>(e.rank)].push_back({e.start, e.end});
-    else if (!lane || own == *lane)
+    else if (counts_as_communication(own, lane))
       communication[static_cast<std::size_t>(e.rank)].push_back({e.start, e.end});
   }
   const double span = range_of(timeline).length();

@@ -55,6 +55,7 @@ struct Timeline {
   std::vector<TimelineLabel> labels;
   std::vector<TimelineEvent> events;             // in any order
   std::vector<std::vector<MemoryPoint>> memory;  // by rank, sorted by time; empty: not known
+  std::vector<int> stages;                       // of a pipeline, by rank; empty: there is one
   double reserved = 0;                           // bytes per rank: in use, and holes between buffers; 0: not known
 };
 

@@ -137,6 +137,7 @@ Json json_of(const Timeline& timeline, Blocks& blocks) {
   json["about"] = timeline.about;
   json["times"] = timeline.times;
   json["ranks"] = timeline.ranks;
+  if (!timeline.stages.empty()) json["stages"] = timeline.stages;
   json["span"] = range.length();
   json["labels"] = Json::array();
   for (const TimelineLabel& label : timeline.labels) json["labels"].push_back(json_of(label, strings));

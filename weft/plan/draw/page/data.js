@@ -141,7 +141,10 @@ class TimelineModel {
     this.category = Uint8Array.from(this.labels, (label) => communicates.get(label.lane) ?
         COMMUNICATION : CATEGORY_OF_PHASE[label.phase] ?? OTHER);
     this.overlap = overlapOf(facts.overlap);
-    this.ranks = Array.from({length: facts.ranks}, (_, rank) => ({rank, model: this, tracks: [], overlap: overlapOf(facts.overlaps[rank])}));
+    this.stages = facts.stages ? Math.max(...facts.stages) + 1 : 1;
+    this.ranks = Array.from({length: facts.ranks}, (_, rank) => ({
+      rank, name: 'rank ' + rank + (facts.stages ? ' · stage ' + facts.stages[rank] : ''), model: this, tracks: [],
+      overlap: overlapOf(facts.overlaps[rank])}));
 
     // Ranks that do the same share a block and its arrays.
     const known = new Map();
@@ -180,13 +183,19 @@ class TimelineModel {
   }
 }
 
+// A receive between stages is there ahead of time, and mostly waits for the other stage, as does a sum over stages. So where
+// nothing else goes on, it is not communication that costs time but the pipeline's bubble.
+const WAITS_FOR_STAGES = new Set(['pipe_in', 'back_in', 'stage_sums']);
+
 function busyOf(rank) {
-  let busy = NOTHING, transfers = NOTHING;
+  let busy = NOTHING, transfers = NOTHING, waits = NOTHING;
   for (const track of rank.tracks) {
-    if (track.communicates) transfers = unionOf(transfers, track.events);
+    if (WAITS_FOR_STAGES.has(track.lane)) waits = unionOf(waits, track.events);
+    else if (track.communicates) transfers = unionOf(transfers, track.events);
     else busy = unionOf(busy, track.events);
   }
-  return {busy, exposed: difference(transfers, busy), forward: spansOf(rank, false), backward: spansOf(rank, true)};
+  const bubble = difference(difference(waits, busy), transfers);
+  return {busy, exposed: difference(transfers, busy), bubble, forward: spansOf(rank, false), backward: spansOf(rank, true)};
 }
 
 // When the forward, or the backward, of each micro-batch runs, from its first node to its last. If two are woven into

@@ -157,5 +157,7 @@ function fillLegend(root, models) {
     root.append(element('span', swatch, text));
   }
   if (has('hidden')) root.append(element('span', element('i.swatch.hatched'), 'compute waits'));
+  if (models.some((model) => model.ranks.some((rank) => rank.bubble.count)))
+    root.append(element('span', element('i.swatch.hatched.bubble'), 'bubble: waits for another stage'));
   if (models.some((model) => model.microBatches > 1)) root.append(element('span.muted', 'shade and number: micro-batch'));
 }

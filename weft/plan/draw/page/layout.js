@@ -1,5 +1,5 @@
 // Where ranks and lanes are on a panel: an expanded rank has a row for each lane and for its memory, a compact one two
-// thin rows, so that 64 ranks fit on a screen.
+// thin rows, so that 64 ranks fit on a screen; a stage of a pipeline has also the numbers of its micro-batches.
 
 const GUTTER = 168;  // pixels: names left of the lanes
 const AXIS = 22;     // pixels: the time axis above them
@@ -20,9 +20,12 @@ function layoutOf(model, expanded, showMemory, room) {
     if (showMemory && rank.memory) rows.push({kind: 'memory', name: 'memory', rank});
     return rows;
   };
+  const ribbons = model.stages > 1 && model.microBatches > 1;
   const compactRows = (rank) => [
-    {kind: 'lane', communicates: false, tracks: rank.tracks.filter((track) => !track.communicates), name: ''},
-    {kind: 'lane', communicates: true, tracks: rank.tracks.filter((track) => track.communicates), name: ''},
+    ...(ribbons ? [{kind: 'ribbon', name: '', rank}] : []),
+    {kind: 'lane', lane: 'compute', communicates: false, tracks: rank.tracks.filter((track) => !track.communicates), name: ''},
+    {kind: 'lane', communicates: true, name: '',
+     tracks: rank.tracks.filter((track) => track.communicates && !(ribbons && WAITS_FOR_STAGES.has(track.lane)))},
   ].filter((row) => !row.communicates || model.lanes.some((lane) => lane.communicates));
 
   const groups = model.ranks.map((rank) => {
@@ -35,7 +38,8 @@ function layoutOf(model, expanded, showMemory, room) {
     return {
       ribbon: clamp(20, 18, 24), compute: clamp(20, 19, 36), exchange: clamp(16, 14, 26), other: clamp(14, 11, 22),
       memory: clamp(26, 18, 300), gap: clamp(8, 6, 18),
-      compactCompute: clamp(9, 6, 14), compactOther: clamp(4, 3, 7), compactGap: clamp(3, 2, 6),
+      compactCompute: clamp(9, 6, 14), compactOther: clamp(4, 3, 7), compactGap: ribbons ? clamp(6, 4, 12) : clamp(3, 2, 6), compactRibbon: clamp(20, 18, 26),
+      compactStage: clamp(16, 9, 34),
     };
   };
   // A rank expanded among compact ones has its usual size, whatever the room.
@@ -51,9 +55,9 @@ function layoutOf(model, expanded, showMemory, room) {
       for (const row of group.rows) {
         row.group = group;
         row.y = y;
-        if (row.kind !== 'lane') row.h = size[row.kind];
+        if (row.kind !== 'lane') row.h = group.open ? size[row.kind] : size.compactRibbon;
         else if (group.open) row.h = size[row.lane] || size.other;
-        else row.h = row.communicates ? size.compactOther : size.compactCompute;
+        else row.h = row.communicates ? size.compactOther : ribbons ? size.compactStage : size.compactCompute;
         y += row.h + (group.open ? 2 : 0);
       }
       y += pad;

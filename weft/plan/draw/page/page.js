@@ -8,7 +8,9 @@ class Page {
     this.span = Math.max(1, ...this.models.map((model) => model.span));
     this.view = {from: 0, to: this.span};
     this.ranks = Math.max(...this.models.map((model) => model.ranks.length));
-    this.expanded = new Set(this.ranks <= 8 ? Array(this.ranks).keys() : []);
+    // Stages of a pipeline are under each other, so that one sees who waits for whom.
+    const open = this.ranks <= 8 && (this.ranks <= 2 || !this.models.some((model) => model.stages > 1));
+    this.expanded = new Set(open ? Array(this.ranks).keys() : []);
     this.showMemory = true;
     this.pinned = null;   // {panel, track, index}
     this.mode = 'micro-batch';

@@ -123,26 +123,37 @@ class Panel {
     paint.putImageData(image, 0, 0);
     context.imageSmoothingEnabled = false;
     for (const row of rows)
-      if (!row.communicates && row.group.open && row.lane === 'compute') this.drawWaiting(context, theme, row, window);
+      if (!row.communicates && (row.group.open || this.model.stages > 1) && row.lane === 'compute') this.drawWaiting(context, theme, row, window);
     rows.forEach((row, i) => context.drawImage(this.strips, 0, i, width, 1, GUTTER, row.y, width / this.ratio, row.h));
     for (const [row, named] of texts) this.drawTexts(context, theme, row, named);
   }
 
-  // Hatched: nothing computes while waiting for a transfer.
+  // Hatched: nothing computes while waiting for a transfer, or in grey, for another stage.
   drawWaiting(context, theme, row, window) {
-    const {exposed} = row.group.rank, scale = window.scale / this.ratio;
-    const pattern = context.createPattern(theme.hatch, 'repeat');
-    context.save();
-    context.fillStyle = pattern;
-    let last = -1;
-    for (let i = after(exposed.end, window.from); i < exposed.count && exposed.start[i] < window.to; ++i) {
-      const x0 = Math.max(0, (exposed.start[i] - window.from) * scale);
-      const x1 = Math.min(this.lanesWidth, (exposed.end[i] - window.from) * scale);
-      if (x1 - x0 < 1.5 || x0 < last) continue;
-      context.fillRect(GUTTER + x0, row.y, x1 - x0, row.h);
-      last = x1;
+    const {exposed, bubble} = row.group.rank, scale = window.scale / this.ratio;
+    for (const [times, hatch, name] of [[exposed, theme.hatch, ''], [bubble, theme.bubbleHatch, 'bubble']]) {
+      context.save();
+      context.fillStyle = context.createPattern(hatch, 'repeat');
+      context.font = SMALL_FONT;
+      context.textBaseline = 'middle';
+      context.textAlign = 'center';
+      let last = -1;
+      for (let i = after(times.end, window.from); i < times.count && times.start[i] < window.to; ++i) {
+        const x0 = Math.max(0, (times.start[i] - window.from) * scale);
+        const x1 = Math.min(this.lanesWidth, (times.end[i] - window.from) * scale);
+        if (x1 - x0 < 1.5 || x0 < last) continue;
+        context.fillRect(GUTTER + x0, row.y, x1 - x0, row.h);
+        last = x1;
+        if (!name || row.h < 12 || widthOf(context, name) > x1 - x0 - 8) continue;
+        const hatching = context.fillStyle, wide = widthOf(context, name) / 2 + 3, middle = GUTTER + (x0 + x1) / 2;
+        context.fillStyle = theme.band;
+        context.fillRect(middle - wide, row.y + 1, 2 * wide, row.h - 2);
+        context.fillStyle = theme.muted;
+        context.fillText(name, middle, row.y + row.h / 2 + 0.5);
+        context.fillStyle = hatching;
+      }
+      context.restore();
     }
-    context.restore();
   }
 
   drawTexts(context, theme, row, texts) {
@@ -220,7 +231,7 @@ class Panel {
   }
 
   drawNames(context, theme, group) {
-    const {rank, overlap, memory} = group.rank;
+    const {name, overlap, memory} = group.rank;
     context.fillStyle = theme.ground;
     context.fillRect(0, group.y, GUTTER, group.h - (group.open ? 1 : 0));
     context.textBaseline = 'middle';
@@ -229,10 +240,14 @@ class Panel {
       const middle = group.y + group.h / 2 + 0.5;
       context.font = group.h < 11 ? '9px system-ui, "Liberation Sans", sans-serif' : SMALL_FONT;
       context.fillStyle = theme.text;
-      context.fillText('rank ' + rank, 12, middle);
+      context.fillText(name, 12, middle);
+      context.fillStyle = theme.muted;
+      if (this.model.stages > 1) {
+        if (group.h >= 32) context.fillText(shareText(overlap.idle / overlap.span) + ' bubble', 12, middle + 15);
+        return;
+      }
       if (!transfers) return;
       context.textAlign = 'right';
-      context.fillStyle = theme.muted;
       context.fillText(shareText(overlap.shareHidden) + ' hidden', GUTTER - 12, middle);
       context.textAlign = 'left';
       return;
@@ -240,10 +255,11 @@ class Panel {
     const middle = group.y + 14;
     context.font = BOLD_FONT;
     context.fillStyle = theme.text;
-    context.fillText('rank ' + rank, 12, middle);
+    context.fillText(name, 12, middle);
     context.font = SMALL_FONT;
     const lines = [];
     if (transfers) lines.push([shareText(overlap.shareHidden) + ' hidden', theme.muted]);
+    if (this.model.stages > 1) lines.push([shareText(overlap.idle / overlap.span) + ' bubble', theme.muted]);
     if (transfers && overlap.exposed > 0) lines.push([timeText(overlap.exposed) + ' exposed', theme.exposed]);
     lines.forEach(([text, colour], i) => {
       const y = middle + 17 + 14 * i;

@@ -33,9 +33,10 @@ class Theme {
       this.ink.push(light > 0.66 ? 'rgba(20,22,28,0.86)' : 'rgba(255,255,255,0.95)');
     }));
     this.hatch = this.makeHatch(this.rgb.exposed);
+    this.bubbleHatch = this.makeHatch(this.rgb.muted);
   }
 
-  // For times in which nothing computes because of a transfer.
+  // For times in which nothing computes because of a transfer, or of another stage.
   makeHatch(rgb) {
     const canvas = document.createElement('canvas');
     canvas.width = canvas.height = 6;

@@ -1,5 +1,6 @@
 // `weft plan` and `weft check`: what a configuration would do, before anything runs.
 #include <algorithm>
+#include <memory>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -23,6 +24,7 @@
 #include "weft/train/options.h"
 #include "weft/train/prefetch_costs.h"
 #include "weft/train/report.h"
+#include "weft/train/stage_report.h"
 #include "weft/train/trainer.h"
 
 namespace weft {
@@ -32,23 +34,27 @@ namespace {
 // A configuration, planned without running it: no weights, no data, any size.
 struct PlannedStep {
   ModelConfig config;
-  PlanOptions options;
-  StepPlan step;
+  StepOptions options;
+  std::unique_ptr<LayoutPlans> all;
   std::vector<PlanFault> faults;  // of all ranks
+
+  const StepPlan& step() const { return *all->steps().front(); }  // of the first rank
 };
 
 PlannedStep planned_step(const TrainOptions& options) {
   PlannedStep planned;
   planned.config = run_config(options);
-  const StepOptions made_from = training_step(session_options(options, planned.config));
-  planned.options = made_from.plan;
-  planned.step = plan_step(made_from, counting_pricer());
-  planned.faults = check_ranks(planned.step.ranks());
+  planned.options = training_step(session_options(options, planned.config));
+  planned.all = std::make_unique<LayoutPlans>(planned.options, counting_pricer());
+  planned.faults = check_ranks(planned.all->ranks());
   return planned;
 }
 
 ParameterCount parameters_of(const PlannedStep& planned, const TrainOptions& options) {
-  return count_parameters(planned.step.module, planned.config.experts.experts, planned.config.experts.router.k,
+  const Layout& layout = planned.step().module.layout;
+  std::vector<const Module*> stages;
+  for (const RankId rank : layout.members_of(layout.stages())) stages.push_back(&planned.all->step_of(rank).module);
+  return count_parameters(stages, planned.config.experts.experts, planned.config.experts.router.k,
                           options.layout.expert_model_parallel_size);
 }
 
@@ -123,21 +129,22 @@ int run_plan_command(std::span<const std::string> words) {
   const PlannedStep planned = planned_step(options);
   if (!planned.faults.empty()) throw_faults("the plan of all ranks", planned.faults);
   if (!output.html.empty() || !options.execution.trace.empty()) {
-    Timeline timeline = estimate_timeline(planned.step.ranks(), output.cluster);
+    Timeline timeline = estimate_timeline(planned.all->ranks(), output.cluster);
     timeline.title = "weft plan: estimate of a step";
+    timeline.stages = planned.all->stages();
     timeline.about = about_text(options, planned.config.pattern, parameters_of(planned, options).all);
     if (!output.html.empty()) write_file_atomically(output.html, timeline_page(timeline, nullptr));
     if (!options.execution.trace.empty()) write_file_atomically(options.execution.trace, perfetto_trace(timeline));
     if (!output.json) {
-      fmt::print("{} nodes per rank; {}, {}\n", planned.step.plan.nodes.size(),
-                 step_text(estimate_step(planned.step.ranks(), output.cluster)), timeline.times);
+      fmt::print("{} nodes per rank; {}, {}\n", planned.step().plan.nodes.size(),
+                 step_text(estimate_step(planned.all->ranks(), output.cluster)), timeline.times);
       return 0;
     }
   }
   if (output.json) {
-    fmt::print("{}\n", to_json(planned.step.plan, planned.step.memory).dump());
+    fmt::print("{}\n", to_json(planned.step().plan, planned.step().memory).dump());
   } else {
-    fmt::print("{}", to_text(planned.step.plan, planned.step.memory));
+    fmt::print("{}", to_text(planned.step().plan, planned.step().memory));
   }
   return 0;
 }
@@ -149,16 +156,20 @@ int run_check_command(std::span<const std::string> words) {
              words, options, output))
     return 0;
   const PlannedStep planned = planned_step(options);
-  const StepPlan& step = planned.step;
+  const StepPlan& step = planned.step();
   PlanReport report = report_of(step.module, step.plan, step.memory, planned.config, options);
+  report.parameters = parameters_of(planned, options);
   Estimate estimate;
-  if (planned.faults.empty()) estimate = estimate_step(planned.step.ranks(), output.cluster);
+  if (planned.faults.empty()) estimate = estimate_step(planned.all->ranks(), output.cluster);
   report.estimate = planned.faults.empty() ? &estimate : nullptr;
   std::vector<PrefetchCost> prefetch;
-  if (planned.faults.empty())
-    prefetch = prefetch_costs(step.module, planned.options, counting_pricer(), output.cluster);
+  if (planned.faults.empty() && step.module.layout.stage_count() == 1)
+    prefetch = prefetch_costs(step.module, planned.options.plan, counting_pricer(), output.cluster);
+  StageReport stages;
+  if (planned.faults.empty()) stages = stage_report(*planned.all, planned.options, output.cluster);
   if (!output.json) {
     fmt::print("{}\n", to_text(report));
+    if (!stages.stages.empty()) fmt::print("{}\n", to_text(stages));
     if (!prefetch.empty()) fmt::print("{}\n", to_text(prefetch));
     if (!planned.faults.empty()) throw_faults("the plan of all ranks", planned.faults);
     return 0;
@@ -200,6 +211,7 @@ int run_check_command(std::span<const std::string> words) {
         {"gathered_from_instances", divided.of_instances},
         {"gradients_in_flight", divided.in_flight}}},
       {"prefetch", to_json(prefetch)},
+      {"pipeline", to_json(stages)},
       {"estimate",
        {{"step_seconds", estimate.seconds},
         {"exchange_seconds", estimate.exchange.communication},

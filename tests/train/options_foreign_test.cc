@@ -40,18 +40,8 @@ TEST(OptionsForeign, SizesOfOtherAxesMayBeOne) {
   for (const char* order : {"--use-tp-pp-dp-mapping", "--sequence-parallel"})
     EXPECT_EQ(error_of(order + std::string(" --tensor-model-parallel-size 1 --pipeline-model-parallel-size 1")),
               "no error");
-  const std::string rest =
-      ": not supported yet: only 1. Weft has data parallelism (--ranks or a launcher), tensor parallelism "
-      "(--tensor-model-parallel-size), context parallelism (--context-parallel-size) and expert parallelism "
-      "(--expert-model-parallel-size)";
-  for (const std::string flag :
-       {"--num-virtual-stages-per-pipeline-rank 2", "--num-virtual-stages-per-pipeline-rank 0"})
-    EXPECT_EQ(error_of(flag), flag + rest);
   EXPECT_EQ(error_of("--num-virtual-stages-per-pipeline-rank two"),
-            "--num-virtual-stages-per-pipeline-rank two: 'two' is not a number");
-  // All at once, whatever else the script asks for.
-  EXPECT_EQ(error_of("--sequence-parallel --pipeline-model-parallel-size 2 --context-parallel-size 4 --ranks 8"),
-            "the configuration has a problem:\n  - --pipeline-model-parallel-size 2" + rest);
+            "--num-virtual-stages-per-pipeline-rank: 'two' is not a whole number");
 }
 
 TEST(OptionsForeign, WhatIsNotDoneWithCheckpointsYet) {
@@ -81,9 +71,9 @@ TEST(OptionsForeign, EverydayFlagsOfMegatronAreKnown) {
         "--ckpt-format torch_dist", "--no-load-rng", "--main-grads-dtype fp32", "--dataloader-type single",
         "--moe-shared-expert-overlap", "--spec a.b c --pattern M*"})
     known(flag, true);
-  for (const char* flag : {"--overlap-param-gather-with-optimizer-step", "--wandb-project p", "--wandb-exp-name e",
-                           "--use-torch-fsdp2", "--num-layers-per-virtual-pipeline-stage 2", "--exp-avg-dtype bf16",
-                           "--log-params-norm", "--timing-log-level 2", "--profile"})
+  for (const char* flag :
+       {"--overlap-param-gather-with-optimizer-step", "--wandb-project p", "--wandb-exp-name e", "--use-torch-fsdp2",
+        "--exp-avg-dtype bf16", "--log-params-norm", "--timing-log-level 2", "--profile"})
     known(flag, false);
 }
 

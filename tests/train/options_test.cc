@@ -263,20 +263,10 @@ TEST(Options, Layouts) {
   stages.layout.pipeline_model_parallel_size = 2;
   stages.layout.decoder_first_pipeline_num_layers = 1;
   stages.layout.decoder_last_pipeline_num_layers = 3;
-  EXPECT_EQ(split_options(stages).pp, 2);
-  EXPECT_EQ(split_options(stages).first_stage_layers, 1);
-  EXPECT_EQ(split_options(stages).last_stage_layers, 3);
-  EXPECT_FALSE(split_options(ParsedOptions("").options).first_stage_layers.has_value());
-}
-
-// Before any arithmetic with ranks, layers or the vocabulary.
-TEST(Options, AxesThatAreNotThereYet) {
-  const std::string rest =
-      ": not supported yet: only 1. Weft has data parallelism (--ranks or a launcher), tensor parallelism "
-      "(--tensor-model-parallel-size), context parallelism (--context-parallel-size) and expert parallelism "
-      "(--expert-model-parallel-size)";
-  for (const std::string ranks : {"", " --ranks 2", " --ranks 6", " --pattern * --global-batch-size 9"})
-    EXPECT_EQ(problem_of("--pipeline-model-parallel-size 3" + ranks), "--pipeline-model-parallel-size 3" + rest);
+  EXPECT_EQ(split_options(stages, "*").pp, 2);
+  EXPECT_EQ(split_options(stages, "*").first_stage_layers, 1);
+  EXPECT_EQ(split_options(stages, "*").last_stage_layers, 3);
+  EXPECT_FALSE(split_options(ParsedOptions("").options, "*").first_stage_layers.has_value());
 }
 
 TEST(Options, ContextRanksDivideSamples) {

@@ -1,10 +1,12 @@
 #include "tests/train/random_layouts.h"
 
+#include <algorithm>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "tests/base/dice.h"
+#include "tests/plan/in_segments.h"
 #include "weft/base/text.h"
 
 namespace weft {
@@ -134,23 +136,33 @@ void add_recomputation(Words& words, Dice& dice, const std::string& pattern) {
 // Ranks of each axis, and how many ranks together hold all experts.
 struct Sizes {
   int data = 1, tensor = 1, context = 1, expert_tensor = 1, expert = 1;
-  int ranks() const { return data * tensor * context; }
+  int stages = 1, chunks = 1;                            // of the pipeline, and of each stage
+  int ranks() const { return data * tensor * context; }  // of a stage
   int parts() const { return expert_tensor * expert; }
 };
 
-Sizes random_sizes(Dice& dice, bool routed, bool context) {
+Sizes random_sizes(Dice& dice, bool routed, bool context, int stages, int chunks) {
   Sizes s;
-  s.data = context ? dice.of({1, 1, 2}) : dice.of({1, 2, 2, 4});
-  s.tensor = context ? dice.of({1, 1, 2}) : dice.of({1, 1, 2, 2, 4});
-  if (context) s.context = s.tensor == 1 ? dice.of({2, 2, 4}) : 2;
+  s.stages = stages;
+  s.chunks = chunks;
+  s.data = std::min(context ? dice.of({1, 1, 2}) : dice.of({1, 2, 2, 4}), 8 / stages);
+  s.tensor = std::min(context ? dice.of({1, 1, 2}) : dice.of({1, 1, 2, 2, 4}), 16 / stages / s.data);
+  if (context) s.context = s.tensor == 1 && stages == 1 ? dice.of({2, 2, 4}) : 2;
   if (!routed) return s;
   if (dice.yes()) s.expert_tensor = s.tensor;
   while (s.expert < experts && s.ranks() % (2 * s.parts()) == 0 && dice.below(3) > 0) s.expert *= 2;
   return s;
 }
 
-void add_layout(Words& words, Dice& dice, const Sizes& s, bool routed) {
-  words.add("--ranks {}", s.ranks());
+void add_layout(Words& words, Words& order, Dice& dice, const Sizes& s, bool routed) {
+  words.add("--ranks {}", s.ranks() * s.stages);
+  if (s.stages > 1) {
+    words.add("--pipeline-model-parallel-size {}", s.stages);
+    if (dice.once_in(4)) words.add("--use-tp-pp-dp-mapping");
+    if (s.chunks == 1 && dice.yes()) order.add("--pipeline-order zero-bubble");
+    if (s.chunks > 1 && dice.once_in(3))
+      words.add("--microbatch-group-size-per-virtual-pipeline-stage {}", s.stages + dice.below(2));
+  }
   if (s.tensor > 1) {
     words.add("--tensor-model-parallel-size {}", s.tensor);
     if (dice.yes()) words.add("--sequence-parallel");
@@ -180,13 +192,14 @@ void add_sharding(Words& words, Dice& dice, const Sizes& s) {
 RandomLayout random_layout(std::uint64_t seed) {
   Dice dice(seed, "layout");
   Words words, order;
-  const std::string pattern = random_pattern(dice);
+  const int stages = dice.of({1, 1, 2, 2, 4}), chunks = stages > 1 ? dice.of({1, 1, 2, 3}) : 1;
+  const std::string pattern = in_segments(random_pattern(dice), stages * chunks, dice);
   const bool routed = pattern.find('E') != std::string::npos;
   const bool context = dice.once_in(3);
   add_model(words, dice, pattern, context);
-  const Sizes sizes = random_sizes(dice, routed, context);
-  add_layout(words, dice, sizes, routed);
-  const int micro_batches = dice.between(1, 3), batch = dice.between(1, 2);
+  const Sizes sizes = random_sizes(dice, routed, context, stages, chunks);
+  add_layout(words, order, dice, sizes, routed);
+  const int micro_batches = dice.between(1, stages > 1 ? 6 : 3), batch = dice.between(1, 2);
   words.add("--seq-length 16 --micro-batch-size {} --global-batch-size {}", batch, batch * micro_batches * sizes.data);
   if (dice.once_in(4)) {
     words.add("--reset-attention-mask --eod-mask-loss");
@@ -200,7 +213,7 @@ RandomLayout random_layout(std::uint64_t seed) {
 
   const bool weave = sizes.parts() > 1 && micro_batches > 1 && dice.yes();
   if (weave) order.add("--overlap-moe-expert-parallel-comm");
-  if (weave && dice.yes()) order.add("--delay-wgrad-compute");
+  if ((weave || stages > 1) && dice.yes()) order.add("--delay-wgrad-compute");
   if (sizes.parts() > 1 && !weave && dice.yes()) order.add("--overlap-dispatch-backward-with-experts-wgrad");
   if (dice.once_in(3)) order.add("--overlap-optimizer");
   return {words.text(), order.text()};

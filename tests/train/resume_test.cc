@@ -53,6 +53,40 @@ TEST(Resume, LoadsIntoAnyLayout) {
   }
 }
 
+// Stages, virtual stages, and an embedding that both ends of a pipeline hold.
+TEST(Resume, LoadsIntoAnyStages) {
+  struct Way {
+    int stages, data, experts;
+    ShardingStrategy sharding = ShardingStrategy::no_shard;
+    const char* pattern = "M[*E]|G-|E|/[*E]";
+  };
+  using enum ShardingStrategy;
+  const Way ways[] = {
+      {1, 1, 1}, {2, 1, 1}, {4, 1, 1}, {2, 2, 2}, {2, 2, 1, optim_grads_params}, {1, 2, 2, optim, "M*EG-E/[*E]"}};
+  const auto case_of = [](const Way& way) {
+    RankCase c = resumed_case(way.stages * way.data, way.experts, DType::f64);
+    c.config.pattern = way.pattern;
+    c.config.tied_embeddings = true;
+    c.stages = way.stages;
+    c.sharding = way.sharding;
+    c.micro_batches = 8 / way.data;
+    c.parallel = way.stages > 1;
+    return c;
+  };
+  for (const Way& one : ways) {
+    const TemporaryFolder folder;
+    const RunOutcome saved = run(case_of(one), 0, 2, {}, folder.file("run"));
+    for (const Way& other : ways) {
+      const RunOutcome loaded = run(case_of(other), 2, 2, folder.file("run"), {});
+      EXPECT_EQ(loaded.weights, saved.weights) << one.stages << " to " << other.stages;
+      EXPECT_EQ(loaded.states, saved.states) << one.stages << " to " << other.stages;
+    }
+    RankCase pipeline = case_of(ways[2]), alone = case_of(ways[0]);
+    const RunOutcome a = run(pipeline, 2, 3, folder.file("run"), {}), b = run(alone, 2, 3, folder.file("run"), {});
+    EXPECT_NEAR(a.losses.front() / b.losses.front(), 1, 1e-9);
+  }
+}
+
 // Every strategy, and two instances of the optimizer that hold the same parts, or divide them.
 TEST(Resume, LoadsWithAnyShardingStrategy) {
   using enum ShardingStrategy;

@@ -7,11 +7,12 @@
 namespace weft {
 
 Evaluator::Evaluator(std::int64_t batch, std::int64_t length, const StepInputs& inputs, Stream& stream,
-                     MakeEvaluation make, CountLabels count)
+                     const RankExchange& ranks, MakeEvaluation make, CountLabels count)
     : batch_(batch),
       length_(length),
       inputs_(inputs),
       stream_(stream),
+      ranks_(ranks),
       make_(std::move(make)),
       count_(std::move(count)) {}
 
@@ -65,6 +66,7 @@ std::vector<double> Evaluator::read_logits(const EvaluationPlan& evaluation) con
 std::vector<double> Evaluator::batch_logits(const MicroBatch& batch) {
   const EvaluationPlan& evaluation = plan_for({batch_, length_, true});
   run(evaluation, batch);
+  if (!evaluation.module.logits.valid()) return {};
   return read_logits(evaluation);
 }
 
@@ -80,7 +82,15 @@ std::vector<double> Evaluator::logits(std::span<const std::int32_t> tokens) {
   batch.tokens.resize(static_cast<std::size_t>(length_), 0);
   batch.labels.assign(batch.tokens.size(), -1);
   run(evaluation, batch);
-  std::vector<double> all = read_logits(evaluation);
+  // Of several stages the last one has them.
+  const Layout& layout = evaluation.module.layout;
+  std::vector<double> all;
+  if (evaluation.module.logits.valid()) all = read_logits(evaluation);
+  if (layout.stage_count() > 1) {
+    all.resize(static_cast<std::size_t>(length_ * inputs_.embedding_rows()));
+    ranks_.spread(layout.seen_from(RankId(0)).members_of(layout.stages()).back(),
+                  std::as_writable_bytes(std::span(all)));
+  }
   all.resize(tokens.size() * (all.size() / static_cast<std::size_t>(length_)));
   return all;
 }

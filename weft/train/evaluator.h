@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "weft/train/rank_exchange.h"
 #include "weft/train/step_inputs.h"
 
 namespace weft {
@@ -35,17 +36,17 @@ using CountLabels = std::function<std::int64_t(const MicroBatch& batch)>;
 // With several ranks all of them make every call, and results are those of all.
 class Evaluator {
  public:
-  // batch, length: the shape of training. inputs and stream outlive it. count: where every counted token weighs the same,
-  // not every batch.
-  Evaluator(std::int64_t batch, std::int64_t length, const StepInputs& inputs, Stream& stream, MakeEvaluation make,
-            CountLabels count);
+  // batch, length: the shape of training. inputs, stream and ranks outlive it. count: where every counted token weighs the
+  // same, not every batch.
+  Evaluator(std::int64_t batch, std::int64_t length, const StepInputs& inputs, Stream& stream,
+            const RankExchange& ranks, MakeEvaluation make, CountLabels count);
 
   // Of one batch of the training shape.
   EvaluationLosses losses(const MicroBatch& batch);
   double loss(const MicroBatch& batch) { return losses(batch).loss; }
-  // Logits [batch * length, embedding rows] of a batch of the training shape.
+  // Logits [batch * length, embedding rows] of a batch of the training shape; empty on ranks without the head.
   std::vector<double> batch_logits(const MicroBatch& batch);
-  // Logits [tokens, embedding rows] of one sequence of at most `length` tokens.
+  // Logits [tokens, embedding rows] of one sequence of at most `length` tokens, the same on all ranks.
   std::vector<double> logits(std::span<const std::int32_t> tokens);
 
  private:
@@ -56,6 +57,7 @@ class Evaluator {
   std::int64_t batch_, length_;
   const StepInputs& inputs_;
   Stream& stream_;
+  const RankExchange& ranks_;
   MakeEvaluation make_;
   CountLabels count_;
   std::vector<std::pair<EvaluationShape, std::unique_ptr<EvaluationPlan>>> plans_;

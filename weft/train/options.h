@@ -23,6 +23,7 @@
 #include "weft/model/sharding_strategy.h"
 #include "weft/optim/optimizer.h"
 #include "weft/optim/schedule.h"
+#include "weft/plan/orders/order.h"
 #include "weft/plan/recomputation.h"
 #include "weft/train/flags.h"
 #include "weft/train/layer_choice.h"
@@ -100,7 +101,11 @@ struct LayoutOptions {
   bool sequence_parallel = false;
   std::vector<std::string> cp_comm_type{"p2p"};                  // of all layers, or one for each
   std::vector<std::string> hierarchical_context_parallel_sizes;  // of a2a+p2p: its two sizes
-  std::int64_t decoder_first_pipeline_num_layers = 0, decoder_last_pipeline_num_layers = 0;  // 0: even
+  std::int64_t decoder_first_pipeline_num_layers = 0, decoder_last_pipeline_num_layers = 0;          // 0: even
+  std::int64_t num_layers_per_virtual_pipeline_stage = 0, num_virtual_stages_per_pipeline_rank = 0;  // 0: not given
+  std::int64_t microbatch_group_size_per_virtual_pipeline_stage = 0;  // 0: the number of stages
+  std::string pipeline_model_parallel_layout;                         // "Et*3|t*5|m|L"
+  bool use_tp_pp_dp_mapping = false;
   std::int64_t launched_ranks = 1;         // no flag: number of processes that the launcher started
   std::int64_t rank = -1, world_size = 0;  // of processes started without a launcher; -1, 0: the launcher's
 
@@ -207,6 +212,7 @@ struct ExecutionOptions {
   bool ep_overlap_early_attn_memory_release = false;
   std::string inject_fault;
   std::int64_t block = 1;  // no flag: of PlanOptions, for verify's oracle
+  OrderKind pipeline_order = OrderKind::automatic;
   bool overlap_moe_expert_parallel_comm = false, delay_wgrad_compute = false, overlap_optimizer = false;
   bool overlap_dispatch_backward_with_experts_wgrad = false;
   double distributed_timeout_minutes = 10;
@@ -309,7 +315,8 @@ ModelConfig model_config(const TrainOptions& options);
 Precision precision_of(const TrainOptions& options);
 LearningRateSpec learning_rate_spec(const TrainOptions& options);
 WeightDecaySpec weight_decay_spec(const TrainOptions& options);
-SplitOptions split_options(const TrainOptions& options);
+// Of a pattern over the stages of the layout.
+SplitOptions split_options(const TrainOptions& options, const std::string& pattern);
 std::int64_t micro_batches(const TrainOptions& options);  // per data-parallel rank and step
 
 std::string options_markdown();  // docs/options.md

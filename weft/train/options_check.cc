@@ -1,4 +1,5 @@
 // Rules between options. All broken rules are reported at once, each with the flag, the value, the rule and the fix.
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -163,7 +164,7 @@ void check_model(Problems& problems, const TrainOptions& options) {
   problems.at_least_one("--hidden-size", model.hidden_size);
   check_rope_scaling(problems, model);
   try {
-    const Pattern pattern = parse_pattern(model.pattern, split_options(options));
+    const Pattern pattern = parse_pattern(model.pattern, split_options(options, model.pattern));
     const std::int64_t layers = model.num_layers;
     if (layers > 0 && layers != pattern.logical_layers && layers != pattern.physical_layers)
       problems.add("--num-layers", layers, "the pattern '{}' has {} symbols in {} layers; drop --num-layers",
@@ -197,32 +198,31 @@ bool check_layout_sizes(Problems& problems, const LayoutOptions& layout) {
 
 // Whether the number of data-parallel ranks is known.
 bool check_layout(Problems& problems, const LayoutOptions& layout) {
-  const std::size_t before = problems.list.size();
-  if (const std::int64_t size = layout.pipeline_model_parallel_size; size > 1)
-    problems.add("--pipeline-model-parallel-size", size,
-                 "not supported yet: only 1. Weft has data parallelism (--ranks or a launcher), tensor parallelism "
-                 "(--tensor-model-parallel-size), context parallelism (--context-parallel-size) and expert parallelism "
-                 "(--expert-model-parallel-size)");
-  if (problems.list.size() > before) return false;
   if (layout.launched_ranks > 1 && layout.ranks != layout.launched_ranks)
     problems.add("--ranks", layout.ranks, "the launcher started {} processes; drop --ranks", layout.launched_ranks);
-  if (layout.ranks % layout.tensor_model_parallel_size != 0) {
-    problems.add("--tensor-model-parallel-size", layout.tensor_model_parallel_size, "must divide the {} ranks",
-                 layout.ranks);
+  const std::int64_t stages = layout.pipeline_model_parallel_size, of_stage = layout.ranks / stages;
+  const char* const where = stages > 1 ? " of a stage" : "";
+  if (layout.ranks % stages != 0) {
+    problems.add("--pipeline-model-parallel-size", stages, "must divide the {} ranks", layout.ranks);
     return false;
   }
-  if (layout.ranks % (layout.tensor_model_parallel_size * layout.context_parallel_size) != 0) {
+  if (of_stage % layout.tensor_model_parallel_size != 0) {
+    problems.add("--tensor-model-parallel-size", layout.tensor_model_parallel_size, "must divide the {} ranks{}",
+                 of_stage, where);
+    return false;
+  }
+  if (of_stage % (layout.tensor_model_parallel_size * layout.context_parallel_size) != 0) {
     problems.add("--context-parallel-size", layout.context_parallel_size,
-                 "times --tensor-model-parallel-size {} must divide the {} ranks", layout.tensor_model_parallel_size,
-                 layout.ranks);
+                 "times --tensor-model-parallel-size {} must divide the {} ranks{}", layout.tensor_model_parallel_size,
+                 of_stage, where);
     return false;
   }
   const std::int64_t parts = layout.expert_tensor_parallel_size, experts = layout.expert_model_parallel_size;
-  if (parts == 1 && layout.ranks % experts != 0)
-    problems.add("--expert-model-parallel-size", experts, "must divide the {} ranks", layout.ranks);
-  else if (layout.ranks % (parts * experts) != 0)
+  if (parts == 1 && of_stage % experts != 0)
+    problems.add("--expert-model-parallel-size", experts, "must divide the {} ranks{}", of_stage, where);
+  else if (of_stage % (parts * experts) != 0)
     problems.add("--expert-tensor-parallel-size", parts,
-                 "times --expert-model-parallel-size {} must divide the {} ranks", experts, layout.ranks);
+                 "times --expert-model-parallel-size {} must divide the {} ranks{}", experts, of_stage, where);
   return true;
 }
 
@@ -369,6 +369,48 @@ void check_sharding(Problems& problems, const TrainOptions& options) {
                  name_of(strategy));
 }
 
+// What a pattern is cut into, and the order in which micro-batches pass it.
+void check_pipeline(Problems& problems, const TrainOptions& options) {
+  const LayoutOptions& l = options.layout;
+  const std::int64_t stages = l.pipeline_model_parallel_size;
+  if (stages == 1 && l.num_virtual_stages_per_pipeline_rank > 1)
+    problems.add("--num-virtual-stages-per-pipeline-rank", l.num_virtual_stages_per_pipeline_rank,
+                 "one stage has nothing to interleave with; set --pipeline-model-parallel-size");
+  std::vector<std::string> ways;
+  if (l.num_virtual_stages_per_pipeline_rank > 0) ways.emplace_back("--num-virtual-stages-per-pipeline-rank");
+  if (l.num_layers_per_virtual_pipeline_stage > 0) ways.emplace_back("--num-layers-per-virtual-pipeline-stage");
+  if (!l.pipeline_model_parallel_layout.empty()) ways.emplace_back("--pipeline-model-parallel-layout");
+  if (ways.size() > 1) return problems.add_message(join(ways, ", ") + ": place the layers in different ways; keep one");
+  if (!l.pipeline_model_parallel_layout.empty() && options.model.num_layers == 0)
+    problems.add("--pipeline-model-parallel-layout", l.pipeline_model_parallel_layout,
+                 "places layers of --num-layers; a pattern has pipes for that");
+  if (!l.pipeline_model_parallel_layout.empty() &&
+      l.decoder_first_pipeline_num_layers + l.decoder_last_pipeline_num_layers > 0)
+    problems.add("--pipeline-model-parallel-layout", l.pipeline_model_parallel_layout,
+                 "already places the layers; drop it, or the counts of the first and last stage");
+  const std::int64_t data = options.layout.data_parallel_size(), step = options.batch.micro_batch_size * data;
+  if (stages == 1 || step < 1 || options.batch.global_batch_size % step != 0 || options.model.pattern.empty()) return;
+  PipelineStage stage;
+  stage.stages = static_cast<int>(stages);
+  try {
+    stage.chunks = parse_pattern(options.model.pattern, split_options(options, options.model.pattern)).virtual_stages();
+  } catch (const UserError&) {
+    return;  // the pattern's own problem
+  }
+  stage.micro_batches = static_cast<int>(std::max<std::int64_t>(1, options.batch.global_batch_size / step));
+  stage.kind = options.execution.pipeline_order;
+  stage.group = static_cast<int>(l.microbatch_group_size_per_virtual_pipeline_stage);
+  stage.woven = options.execution.overlap_moe_expert_parallel_comm;
+  if (stage.group > 0 && stage.chunks == 1)
+    problems.add("--microbatch-group-size-per-virtual-pipeline-stage", stage.group,
+                 "every stage has one segment, and no order groups micro-batches; drop the flag");
+  try {
+    pipeline_order(stage);
+  } catch (const UserError& error) {
+    problems.add_message(fmt::format("--pipeline-model-parallel-size {}: {}", stages, error.what()));
+  }
+}
+
 void check_instances(Problems& problems, const TrainOptions& options) {
   const std::int64_t instances = options.sharding.num_distributed_optimizer_instances,
                      ranks = options.layout.data_parallel_size(),
@@ -404,6 +446,7 @@ std::vector<std::string> find_problems(const TrainOptions& options) {
   if (layout_is_good) check_instances(problems, options);
   if (layout_is_good)
     for (std::string& problem : find_context_problems(options)) problems.add_message(std::move(problem));
+  if (layout_is_good) check_pipeline(problems, options);
   for (std::string& problem : find_recompute_problems(options.recompute)) problems.add_message(std::move(problem));
   const ExecutionOptions& execution = options.execution;
   if (execution.deterministic_mode && execution.attention_backward == AttentionBackwardKind::fastest)

@@ -16,11 +16,6 @@ constexpr const char* no_random_state =
     "Random numbers are a function of the seed and what they are for: there is no state.";
 constexpr const char* other_checkpoints =
     "Weft does not do this with checkpoints yet; drop the flag (--save, --save-interval and --load save and go on)";
-constexpr const char* no_pipeline = "there are no pipeline stages yet; drop the flag";
-constexpr const char* only_one =
-    "not supported yet: only 1. Weft has data parallelism (--ranks or a launcher), tensor parallelism "
-    "(--tensor-model-parallel-size), context parallelism (--context-parallel-size) and expert parallelism "
-    "(--expert-model-parallel-size)";
 constexpr const char* no_wandb = "Weft does not write to Weights & Biases; use --tensorboard-dir DIR or --metrics FILE";
 
 // Accepts the listed values and refuses all others for the given reason.
@@ -97,11 +92,10 @@ void add_accepted_flags(FlagTable& flags) {
              "NAME");
   accept_all(flags, {"--tp-comm-overlap", "--no-async-tensor-model-parallel-allreduce"},
              "The plan decides what overlaps; results do not depend on it.");
-  accept_all(flags,
-             {"--use-tp-pp-dp-mapping", "--no-overlap-p2p-communication", "--overlap-p2p-communication-warmup-flush",
-              "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split",
-              "--defer-embedding-wgrad-compute", "--standalone-embedding-stage"},
-             "It applies to pipeline stages, which Weft does not have yet.");
+  accept_all(
+      flags,
+      {"--no-overlap-p2p-communication", "--overlap-p2p-communication-warmup-flush", "--defer-embedding-wgrad-compute"},
+      "Transfers between stages always travel beside computation; results do not depend on it.");
   accept_all(flags, {"--enable-cuda-graph"}, "A step is one CUDA graph where possible; see --cuda-graph.");
   accept_all(flags, {"--override-opt-param-scheduler", "--override-opt_param-scheduler"},
              "The flags always decide the schedule.");
@@ -147,13 +141,12 @@ void add_accepted_flags(FlagTable& flags) {
                only_number(1, "every step is written; drop the flag"));
 }
 
-// Sizes of axes that Weft does not have yet. 1 changes nothing, so it needs no note.
-void add_parallel_sizes(FlagTable& flags) {
-  flags.accept("--num-virtual-stages-per-pipeline-rank", "1", "Only 1.", only_number(1, only_one)).without_note();
-}
-
 void add_refused_flags(FlagTable& flags) {
   flags.section("Refused from Megatron");
+  refuse_all(flags,
+             {"--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split",
+              "--standalone-embedding-stage"},
+             "place the layers with pipes in --pattern or with --pipeline-model-parallel-layout");
   refuse_all(flags, {"--pretrained-checkpoint", "--non-persistent-ckpt-type"}, other_checkpoints, "DIR");
   refuse_all(flags, {"--non-persistent-save-interval"}, other_checkpoints, "N");
   refuse_all(flags, {"--use-checkpoint-opt-param-scheduler", "--exit-on-missing-checkpoint"}, other_checkpoints);
@@ -163,9 +156,6 @@ void add_refused_flags(FlagTable& flags) {
   refuse_all(flags, {"--optimizer-cpu-offload", "--cpu-offloading", "--use-precision-aware-optimizer"},
              "weights, gradients and optimizer state stay on the device, in float; drop the flag");
   refuse_all(flags, {"--moe-layer-recompute"}, "use --recompute-granularity selective --recompute-modules moe");
-  refuse_all(flags, {"--num-layers-per-virtual-pipeline-stage", "--microbatch-group-size-per-virtual-pipeline-stage"},
-             no_pipeline, "N");
-  refuse_all(flags, {"--pipeline-model-parallel-layout"}, no_pipeline, "TEXT");
   refuse_all(flags, {"--cuda-graph-impl", "--cuda-graph-scope"}, "use --cuda-graph none or full", "NAME");
   refuse_all(flags, {"--external-cuda-graph"}, "use --cuda-graph none or full");
   refuse_all(flags, {"--data-args-path", "--per-split-data-args-path"},
@@ -210,7 +200,6 @@ void add_refused_flags(FlagTable& flags) {
 
 void add_foreign_flags(FlagTable& flags) {
   add_accepted_flags(flags);
-  add_parallel_sizes(flags);
   add_refused_flags(flags);
 }
 

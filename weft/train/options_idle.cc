@@ -164,7 +164,10 @@ class Idle {
       return "nothing is loaded; set --load DIR";
     if (flag.name == "--load-last-complete" && checkpoint.ckpt_step > 0) return "--ckpt-step names the checkpoint";
     if (flag.name == "--no-load-optim" && checkpoint.finetune) return "--finetune loads weights only; drop the flag";
-    if (flag.name.starts_with("--decoder-") && o_.layout.pipeline_model_parallel_size == 1)
+    if (o_.layout.pipeline_model_parallel_size == 1 &&
+        (flag.name.starts_with("--decoder-") ||
+         is_one_of(flag, {"--num-layers-per-virtual-pipeline-stage", "--pipeline-model-parallel-layout",
+                          "--microbatch-group-size-per-virtual-pipeline-stage", "--pipeline-order"})))
       return "there are no pipeline stages; drop the flag";
     return "";
   }

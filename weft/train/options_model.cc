@@ -4,6 +4,7 @@
 #include "weft/base/error.h"
 #include "weft/data/tokenizer_choice.h"
 #include "weft/train/options.h"
+#include "weft/train/stage_layout.h"
 
 namespace weft {
 namespace {
@@ -147,15 +148,33 @@ Precision precision_of(const TrainOptions& options) {
           .float_gradient_parts = narrow && (!kept || sharding.main_grads_dtype == GradientType::fp32)};
 }
 
-SplitOptions split_options(const TrainOptions& options) {
+SplitOptions split_options(const TrainOptions& options, const std::string& pattern) {
   const LayoutOptions& layout = options.layout;
   SplitOptions split;
   split.pp = static_cast<int>(layout.pipeline_model_parallel_size);
   if (split.pp == 1) return split;  // the first stage is then also the last
+  split.count_symbols = options.model.hf.empty() && options.model.num_layers == 0;
   if (layout.decoder_first_pipeline_num_layers > 0)
     split.first_stage_layers = static_cast<int>(layout.decoder_first_pipeline_num_layers);
   if (layout.decoder_last_pipeline_num_layers > 0)
     split.last_stage_layers = static_cast<int>(layout.decoder_last_pipeline_num_layers);
+  if (layout.num_virtual_stages_per_pipeline_rank > 0)
+    split.virtual_stages = static_cast<int>(layout.num_virtual_stages_per_pipeline_rank);
+  const std::int64_t each = layout.num_layers_per_virtual_pipeline_stage;
+  if (each > 0) {
+    const Pattern whole = parse_pattern(pattern);
+    const std::int64_t layers = split.count_symbols ? whole.physical_layers : whole.logical_layers;
+    if (layers % (each * split.pp) != 0 || layers == 0)
+      throw UserError(
+          "--num-layers-per-virtual-pipeline-stage {}: times --pipeline-model-parallel-size {} must divide the {} {} "
+          "of "
+          "the main part",
+          each, split.pp, layers, split.count_symbols ? "symbols" : "layers");
+    split.virtual_stages = static_cast<int>(layers / (each * split.pp));
+  }
+  if (!layout.pipeline_model_parallel_layout.empty())
+    split.segment_layers =
+        layers_of_stages(layout.pipeline_model_parallel_layout, parse_pattern(pattern).mtp_depths > 0);
   return split;
 }
 

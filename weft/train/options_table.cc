@@ -225,21 +225,47 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
             "Of a2a+p2p: how many neighbours exchange heads, and how many send each other keys.");
   flags
       .add("--pipeline-model-parallel-size", layout.pipeline_model_parallel_size, "N",
-           "Pipeline stages; only 1 is supported so far.")
+           "Pipeline stages that the layers are divided over.")
       .at_least(1)
       .limited_to(1 << 20);
   flags
       .add("--decoder-first-pipeline-num-layers", layout.decoder_first_pipeline_num_layers, "N",
-           "Layers (items of the pattern) on the first pipeline stage.")
+           "Layers on the first pipeline stage: symbols of --pattern, or layers of --num-layers.")
       .alias("--first-stage-layers")
       .at_least(1)
       .standard("even");
   flags
       .add("--decoder-last-pipeline-num-layers", layout.decoder_last_pipeline_num_layers, "N",
-           "Layers (items of the pattern) on the last pipeline stage.")
+           "Layers on the last pipeline stage: symbols of --pattern, or layers of --num-layers.")
       .alias("--last-stage-layers")
       .at_least(1)
       .standard("even");
+  flags
+      .add("--num-virtual-stages-per-pipeline-rank", layout.num_virtual_stages_per_pipeline_rank, "N",
+           "Virtual stages of each pipeline stage. A pattern with pipes decides it itself.")
+      .at_least(1)
+      .limited_to(1 << 20)
+      .standard("1, or as the pattern's pipes say");
+  flags
+      .add("--num-layers-per-virtual-pipeline-stage", layout.num_layers_per_virtual_pipeline_stage, "N",
+           "The same by the layers of a virtual stage: symbols of --pattern, or layers of --num-layers.")
+      .at_least(1)
+      .limited_to(1 << 20)
+      .standard("not used");
+  flags
+      .add("--pipeline-model-parallel-layout", layout.pipeline_model_parallel_layout, "TEXT",
+           "What every stage holds, for models of --num-layers: E embedding, t layer, m MTP, L loss, | next stage, *N "
+           "repeats: \"Et*3|(tt|)*6mL\".")
+      .standard("even");
+  flags
+      .add("--microbatch-group-size-per-virtual-pipeline-stage",
+           layout.microbatch_group_size_per_virtual_pipeline_stage, "N",
+           "Micro-batches that pass one virtual stage before any passes the next.")
+      .at_least(1)
+      .limited_to(1 << 20)
+      .standard("the number of stages");
+  flags.add("--use-tp-pp-dp-mapping", layout.use_tp_pp_dp_mapping,
+            "Neighbouring ranks are stages of one pipeline, not copies of one stage.");
   flags
       .add("--expert-model-parallel-size", layout.expert_model_parallel_size, "N",
            "Ranks that the experts of a layer are spread over.")
@@ -260,6 +286,14 @@ void add_train_flags(FlagTable& flags, TrainOptions& options) {
   flags.add("--threads", options.execution.threads, "N", "Compute threads of this process.")
       .at_least(1)
       .standard("one per core");
+  flags.choice(
+      "--pipeline-order", options.execution.pipeline_order,
+      {{"automatic", OrderKind::automatic},
+       {"1f1b", OrderKind::one_f_one_b},
+       {"interleaved", OrderKind::interleaved},
+       {"zero-bubble", OrderKind::zero_bubble}},
+      "Order of micro-batches on pipeline stages: automatic is interleaved where a stage has several segments, "
+      "else 1f1b; zero-bubble fills waiting times with weight gradients.");
   flags.choice("--executor", options.execution.executor,
                {{"serial", ExecutorKind::serial}, {"parallel", ExecutorKind::parallel}},
                "parallel runs each lane on a thread of its own; serial runs one node after another, as the reference.");

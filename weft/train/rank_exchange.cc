@@ -25,6 +25,12 @@ void RankExchange::send_to_first(RankId from, std::span<std::byte> bytes) const 
   if (world_->rank().value == 0) group_->receive(host, data, static_cast<int>(from.value));
 }
 
+void RankExchange::spread(RankId from, std::span<std::byte> bytes) const {
+  if (!world_) return;
+  HostStream host;
+  group_->broadcast(host, Tensor(bytes.data(), DType::u8, {std::ssize(bytes)}), static_cast<int>(from.value));
+}
+
 void RankExchange::wait_for_all() const {
   if (!world_) return;
   HostStream host;

@@ -22,6 +22,8 @@ class RankExchange {
   std::vector<std::int64_t> gather(std::span<const std::int64_t> words) const;
   // The first rank gets the bytes of rank `from`, of the same number; on other ranks they stay as they are.
   void send_to_first(RankId from, std::span<std::byte> bytes) const;
+  // All ranks get the bytes of rank `from`.
+  void spread(RankId from, std::span<std::byte> bytes) const;
   void wait_for_all() const;
 
  private:

@@ -16,7 +16,8 @@ PlanReport report_of(const Module& module, const Plan& plan, const MemoryPlan& m
                      const TrainOptions& options) {
   PlanReport report;
   report.pattern = config.pattern;
-  report.parameters = count_parameters(module, config.experts.experts, config.experts.router.k,
+  const Module* const alone = &module;
+  report.parameters = count_parameters(std::span(&alone, 1), config.experts.experts, config.experts.router.k,
                                        options.layout.expert_model_parallel_size);
   report.nodes = plan.nodes.size();
   report.memory = memory;
@@ -33,6 +34,19 @@ PlanReport report_of(Session& session, const TrainOptions& options, const Pricer
   Plan priced = session.plan().plan();
   price(priced, session.module(), pricer);
   PlanReport report = report_of(session.module(), priced, session.plan().memory(), session.options().config, options);
+  if (const Layout& layout = session.options().layout; layout.stage_count() > 1) {
+    std::vector<std::unique_ptr<Module>> stages;
+    std::vector<const Module*> all;
+    for (const RankId rank : layout.members_of(layout.stages())) {
+      ModuleOptions there = training_step(session.options()).module;
+      there.layout = layout.seen_from(rank);
+      stages.push_back(std::make_unique<Module>(build_module(session.options().config, there)));
+      all.push_back(stages.back().get());
+    }
+    const ExpertsSpec& experts = session.options().config.experts;
+    report.parameters =
+        count_parameters(all, experts.experts, experts.router.k, options.layout.expert_model_parallel_size);
+  }
   report.stream_bytes = static_cast<std::int64_t>(session.memory_need().streams.total());
   report.communicator_bytes = session.memory_need().communicators;
   report.validation_bytes = session.memory_need().evaluation;

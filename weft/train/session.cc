@@ -27,6 +27,7 @@ StepOptions training_step(const SessionOptions& o) {
   step.module.repeatable_attention = o.repeatable_attention;
   step.module.sharding = o.sharding;
   step.module.shard_over_instances = o.shard_over_instances;
+  step.module.split = o.split;
   return step;
 }
 
@@ -73,12 +74,14 @@ Session::Session(Device& device, const SessionOptions& options)
   CountLabels count;
   if (options.per_token_loss) count = [this](const MicroBatch& batch) { return counted_on_all_ranks({&batch, 1}); };
   evaluator_ = std::make_unique<Evaluator>(
-      options.batch, options.length, inputs_, *stream_,
+      options.batch, options.length, inputs_, *stream_, exchange_,
       [this](const EvaluationShape& shape) { return make_evaluation(shape); }, count);
   forget_updates();
   if (options.fault.rank == options.layout.rank().value) train_->inject(options.fault, ranks.world);
-  if (ranks.parallel) {
-    executor_ = make_executor(*train_, device, *stream_, ranks.executor, need_.streams);
+  if (ranks.parallel || options.layout.stage_count() > 1) {
+    ExecutorOptions how = ranks.executor;
+    how.side_by_side = ranks.parallel;
+    executor_ = make_executor(*train_, device, *stream_, how, need_.streams);
     if (ranks.world) ranks.world->set_status([this] { return executor_->status(); });
   }
 }

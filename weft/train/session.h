@@ -33,6 +33,7 @@ struct SessionOptions {
   ModelConfig config;
   Precision precision;
   Layout layout;                                                         // of all ranks, seen from this one
+  SplitOptions split;                                                    // of the layers over its stages
   bool sequence_parallel = false;                                        // of its tensor ranks
   std::vector<ContextTransfer> context_transfers{ContextTransfer::p2p};  // ModuleOptions
   std::int64_t batch = 1, length = 1;                                    // of one micro-batch

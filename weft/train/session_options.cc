@@ -22,18 +22,23 @@ std::optional<int> update_processors() {
 SessionOptions session_options(const TrainOptions& o, const ModelConfig& config, World* world) {
   SessionOptions s;
   s.ranks.world = world;
-  const std::int64_t tensor = o.layout.tensor_model_parallel_size;
+  const std::int64_t tensor = o.layout.tensor_model_parallel_size, stages = o.layout.pipeline_model_parallel_size;
   const std::int64_t context = o.layout.context_parallel_size;
   s.sequence_parallel = o.layout.sequence_parallel;
   s.context_transfers = context_transfers(o);
   s.layout = Layout::of({.tp = tensor,
                          .cp = context,
-                         .dp = (world ? world->size() : o.layout.ranks) / (tensor * context),
+                         .dp = (world ? world->size() : o.layout.ranks) / (tensor * context * stages),
+                         .pp = stages,
                          .etp = o.layout.expert_tensor_parallel_size,
                          .ep = o.layout.expert_model_parallel_size,
                          .instances = o.sharding.num_distributed_optimizer_instances,
-                         .cp_heads = context_head_ranks(o)},
+                         .cp_heads = context_head_ranks(o),
+                         .stages_before_data = o.layout.use_tp_pp_dp_mapping},
                         world ? world->rank() : RankId(0));
+  s.split = split_options(o, config.pattern);
+  s.plan.order = o.execution.pipeline_order;
+  s.plan.micro_batch_group = static_cast<int>(o.layout.microbatch_group_size_per_virtual_pipeline_stage);
   s.plan.weave = o.execution.overlap_moe_expert_parallel_comm;
   s.plan.early_attention_backward = o.execution.ep_overlap_early_attn_memory_release;
   s.plan.delay_weight_gradients = o.execution.delay_wgrad_compute;

@@ -29,6 +29,7 @@ void StepInputs::write(const PreparedPlan& plan, std::span<const MicroBatch> bat
     const int micro_batch = static_cast<int>(i);
     const std::int64_t counted = write_tokens(plan, micro_batch, batch);
     write_documents(plan, micro_batch, batch);
+    if (!plan.uses(module.loss_scales, micro_batch)) continue;
     // Of a loss that sums over `labels` tokens of this micro-batch. A depth of MTP weighs as much of a step as the main part.
     const auto scale = [&](std::int64_t labels) {
       const auto tokens = static_cast<double>(std::max<std::int64_t>(labels, 1));
@@ -46,9 +47,16 @@ void StepInputs::write(const PreparedPlan& plan, std::span<const MicroBatch> bat
 // Returns how many labels count, on all context ranks.
 std::int64_t StepInputs::write_tokens(const PreparedPlan& plan, int micro_batch, const MicroBatch& batch) const {
   const Module& module = plan.module();
+  // A stage that reads no tokens, or no labels, counts them all the same.
+  std::vector<std::int32_t> unread[2];
+  const auto input = [&](ValueId value, std::size_t size, std::vector<std::int32_t>& instead) {
+    if (plan.uses(value, micro_batch)) return plan.input_ints(value, micro_batch);
+    instead.resize(size);
+    return std::span(instead);
+  };
   if (!context_.divide())
-    return copy_checked(batch, config_.vocabulary, plan.input_ints(module.tokens, micro_batch),
-                        plan.input_ints(module.labels, micro_batch));
+    return copy_checked(batch, config_.vocabulary, input(module.tokens, batch.tokens.size(), unread[0]),
+                        input(module.labels, batch.labels.size(), unread[1]));
   check_tokens(batch, config_.vocabulary);
   write_part(plan, micro_batch, batch);
   return std::count_if(batch.labels.begin(), batch.labels.end(), [](std::int32_t label) { return label >= 0; });
@@ -58,8 +66,9 @@ std::int64_t StepInputs::write_tokens(const PreparedPlan& plan, int micro_batch,
 void StepInputs::write_part(const PreparedPlan& plan, int micro_batch, const MicroBatch& batch) const {
   const Module& module = plan.module();
   const std::int64_t length = module.length;
-  WEFT_CHECK(std::ssize(batch.tokens) == std::ssize(plan.input_ints(module.tokens, micro_batch)) * context_.size,
-             "{} tokens for {} context ranks", batch.tokens.size(), context_.size);
+  if (plan.uses(module.tokens, micro_batch))
+    WEFT_CHECK(std::ssize(batch.tokens) == std::ssize(plan.input_ints(module.tokens, micro_batch)) * context_.size,
+               "{} tokens for {} context ranks", batch.tokens.size(), context_.size);
   const auto document = [&](std::int64_t token) {
     return batch.boundaries.empty() ? token - token % length : batch.boundaries[static_cast<std::size_t>(token)];
   };
@@ -91,9 +100,10 @@ void StepInputs::write_zeros(const PreparedPlan& plan, int micro_batch) const {
   for (const auto* later : {&module.later_tokens, &module.later_labels})
     std::for_each(later->begin(), later->end(), clear);
   write_documents(plan, micro_batch, {});
+  write_numbers(plan, {});
+  if (!plan.uses(module.loss_scales, micro_batch)) return;
   const std::span<double> ones = plan.input_doubles(module.loss_scales, micro_batch);
   std::fill(ones.begin(), ones.end(), 1.0);
-  write_numbers(plan, {});
 }
 
 void StepInputs::write_documents(const PreparedPlan& plan, int micro_batch, const MicroBatch& batch) const {
@@ -116,7 +126,8 @@ void StepInputs::write_documents(const PreparedPlan& plan, int micro_batch, cons
   write(module.positions, batch.positions, here, position);
   write(module.all_positions, batch.positions, all, position);
   if (!plan.uses(module.neighbour_positions, micro_batch)) return;
-  const std::int64_t tokens = std::ssize(plan.input_ints(module.tokens, micro_batch)) * context_.size;
+  const std::int64_t tokens = std::ssize(plan.input_ints(module.neighbour_positions, micro_batch)) /
+                              module.layout.size_of(module.layout.head_ranks()) * context_.size;
   const std::vector<std::int64_t> neighbours = TokenRanks::of_heads(module.layout, tokens / length, length).in_order();
   write(
       module.neighbour_positions, batch.positions,

@@ -173,7 +173,9 @@ Loop::Loop(const TrainOptions& options, const TrainEnvironment& environment)
   if (!world_) report.library_bytes = measure_library_bytes(*session_);  // of a process; ranks may share one
   report.product_peak = product_peak_;
   parameters_ = report.parameters.all;
-  flops_ = report.flops * static_cast<double>(ranks_);
+  const auto own_flops = static_cast<std::int64_t>(report.flops);
+  for (const std::int64_t flops : session_->ranks().gather(std::span(&own_flops, 1)))
+    flops_ += static_cast<double>(flops);
   const std::string launch = session_->executor() ? session_->executor()->launch_text() : "";
   say(fmt::format("training on {}{}{}", environment.device.name(), launch.empty() ? "" : "; ", launch));
   if (environment.device.asynchronous() && !session.repeatable_attention)
@@ -431,11 +433,10 @@ void Loop::finish(bool timed) {
       if (sum.communication > 0)
         say(fmt::format("exchange {} per rank in the last step, {:.1f} % of it hidden behind computation",
                         human_seconds(sum.communication / static_cast<double>(ranks_)), 100 * sum.share_hidden()));
-      Plan priced = session_->plan().plan();
-      price(priced, session_->module(), pricer_);
-      Timeline planned =
-          estimate_timeline(same_on_all_ranks(session_->module().layout, priced, session_->plan().memory()), {});
+      const LayoutPlans plans(training_step(session_->options()), pricer_);
+      Timeline planned = estimate_timeline(plans.ranks(), {});
       planned.title = actual.title;
+      planned.stages = plans.stages();
       planned.about = actual.about = about_text(options_, config_.pattern, parameters_);
       actual.times = "measured on " + session_->device().name();
       if (!options_.execution.trace.empty()) {

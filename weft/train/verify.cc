@@ -49,10 +49,9 @@ TrainOptions oracle_of(const TrainOptions& options) {
   oracle.execution.block = options.layout.data_parallel_size();  // what covers a micro-batch of all shards
   oracle.execution.inject_fault.clear();
   oracle.execution.ep_overlap_early_attn_memory_release = false;
-  oracle.layout.ranks = oracle.layout.launched_ranks = oracle.layout.expert_model_parallel_size = 1;
-  oracle.layout.tensor_model_parallel_size = oracle.layout.expert_tensor_parallel_size = 1;
-  oracle.layout.sequence_parallel = false;
-  oracle.layout.context_parallel_size = 1;
+  oracle.layout = {};
+  oracle.layout.ranks = oracle.layout.expert_tensor_parallel_size = 1;
+  oracle.execution.pipeline_order = OrderKind::automatic;
   oracle.execution.executor = ExecutorKind::serial;
   oracle.execution.overlap_moe_expert_parallel_comm = oracle.execution.delay_wgrad_compute = false;
   oracle.execution.overlap_dispatch_backward_with_experts_wgrad = oracle.execution.overlap_optimizer = false;

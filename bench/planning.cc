@@ -2,25 +2,24 @@
 // weight gradients.
 //  - planning: 64 layers x 64 micro-batches x 8 ranks, with a timeline. The goal is under a second.
 //  - planning_sharded: the same with all parameters divided (optim_grads_params, gathered by piece).
-//  - planning_stages: the same plan on 16,384 ranks, in 8 stages that differ by their transfers
-//    (tests/plan/passes/stage_transfers.h). The goal is under 10 seconds and 4 GiB.
+//  - planning_deepseek: DeepSeek-V3 at full size with MTP on 16,384 ranks: 16 stages of 2 virtual ones with uneven layers,
+//    64 expert ranks, 120 micro-batches. The goal is under 10 seconds and 4 GiB.
 //
-//   ./run bench planning [LAYERS MICRO_BATCHES EXPERT_RANKS EXPERT_SHARDS]
+//   ./run bench planning [LAYERS MICRO_BATCHES EXPERT_RANKS EXPERT_SHARDS]   the arguments are of the first two
 #include <chrono>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include <fmt/format.h>
 #include <sys/resource.h>
 
-#include "tests/plan/passes/stage_transfers.h"
 #include "weft/device/null/device.h"
 #include "weft/execute/dry_run.h"
 #include "weft/execute/step_plan.h"
 #include "weft/plan/check/check_ranks.h"
-#include "weft/plan/rank_classes.h"
 #include "weft/plan/simulate/estimate.h"
 
 namespace weft {
@@ -72,14 +71,13 @@ StepOptions step_options(const Sizes& s, const Layout& layout) {
   return options;
 }
 
-void price_pieces(StepPlan& step) {
-  NullDevice device;
-  NullStream stream;
-  price(step.plan, step.module, [&](const Module& module, const Plan& plan, const Node& node) {
-    stream.reset();
-    dry_run(module, plan, node, device.operations(), stream);
+Pricer pricer() {
+  auto device = std::make_shared<NullDevice>();
+  return [device](const Module& module, const Plan& plan, const Node& node) {
+    NullStream stream;
+    dry_run(module, plan, node, device->operations(), stream);
     return PieceCost{stream.total().flops, stream.total().bytes};
-  });
+  };
 }
 
 Cluster cluster(int ranks_per_machine) {
@@ -107,7 +105,7 @@ Outcome plan_once(const Sizes& s, ShardingStrategy sharding) {
   StepPlan step = timed("plan", [&] { return plan_step(options); });
   out.faults = timed("check", [&] { return check_ranks(step.ranks()).size(); });
   const Overlap overlap = timed("estimate", [&] {
-    price_pieces(step);
+    price(step.plan, step.module, pricer());
     const Timeline timeline = estimate_timeline(step.ranks(), cluster(0));
     out.events = timeline.events.size();
     return sum_of(overlaps_of(timeline, Lane::exchange));
@@ -120,26 +118,45 @@ Outcome plan_once(const Sizes& s, ShardingStrategy sharding) {
   return out;
 }
 
-constexpr int stage_count = 8, ranks_per_stage = 2048, experts_over = 8;
+constexpr LayoutSizes deepseek_layout{.dp = 1024, .pp = 16, .ep = 64};
+constexpr int deepseek_layers = 61, deepseek_micro_batches = 120;
 
-Outcome plan_stages(const Sizes& s) {
+// The first segment has the three dense layers, the last one MTP and the head beside a layer.
+StepOptions deepseek_options() {
+  StepOptions options;
+  ModelConfig& c = options.config;
+  c.pattern = "[+-][+-][+-]";
+  for (int i = 0; i < 27; ++i) c.pattern += "|[+E][+E]";
+  for (int i = 0; i < 4; ++i) c.pattern += "|[+E]";
+  c.pattern += "/[+E]";
+  c.hidden = 7168;
+  c.vocabulary = 129280;
+  c.latent_attention = {
+      .heads = 128, .q_rank = 1536, .kv_rank = 512, .head_dim = 128, .rotary_dim = 64, .value_dim = 128};
+  c.mlp.ffn = 18432;
+  c.experts.experts = 256;
+  c.experts.ffn = c.experts.shared_ffn = 2048;
+  c.experts.router.k = 8;
+  options.module.precision.compute = DType::bf16;
+  options.module.length = 4096;
+  options.module.layout = Layout::of(deepseek_layout);
+  options.plan.micro_batches = deepseek_micro_batches;
+  options.plan.weave = options.plan.delay_weight_gradients = true;
+  return options;
+}
+
+Outcome plan_deepseek() {
   Outcome out;
   Stopwatch timed(out.seconds);
-  const Layout layout = staged_layout(stage_count, ranks_per_stage, experts_over);
-  StepPlan step = timed("plan", [&] {
-    StepPlan made = plan_step(step_options(s, layout));
-    price_pieces(made);
-    return made;
-  });
-  const StagePlans stages = timed("stages", [&] { return make_stages(step.plan, layout); });
-  out.faults = timed("check", [&] { return check_ranks(stages.ranks).size(); });
+  const auto plans = timed("plan", [] { return std::make_unique<LayoutPlans>(deepseek_options(), pricer()); });
+  out.faults = timed("check", [&] { return check_ranks(plans->ranks()).size(); });
   if (out.faults > 0) return out;
-  const Estimate estimate = timed("estimate", [&] { return estimate_step(stages.ranks, cluster(8)); });
-  out.classes = RankClasses(stages.ranks).count();
-  for (const Plan& plan : stages.plans) {
-    out.nodes += plan.nodes.size();
-    out.buffers += plan.buffers.size();
-    out.uses += plan.uses.size();
+  const Estimate estimate = timed("estimate", [&] { return estimate_step(plans->ranks(), cluster(8)); });
+  out.classes = plans->steps().size();
+  for (const auto& step : plans->steps()) {
+    out.nodes += step->plan.nodes.size();
+    out.buffers += step->plan.buffers.size();
+    out.uses += step->plan.uses.size();
   }
   out.share_hidden = estimate.exchange.share_hidden();
   out.step = estimate.seconds;
@@ -181,8 +198,10 @@ int main(int argc, char** argv) {
     fmt::print(", \"events\": {}, \"first_total_seconds\": {:.3f}}}\n", best.events, first);
     faults += best.faults;
   }
-  const Outcome stages = plan_stages(sizes);
-  print("planning_stages", stages, stage_count * ranks_per_stage);
+  sizes.layers = deepseek_layers;
+  sizes.micro_batches = deepseek_micro_batches;
+  const Outcome stages = plan_deepseek();
+  print("planning_deepseek", stages, static_cast<int>(deepseek_layout.ranks()));
   fmt::print(", \"classes\": {}, \"peak_gib\": {:.2f}}}\n", stages.classes, peak_bytes() / (1 << 30));
   return faults == 0 && stages.faults == 0 ? 0 : 1;
 }

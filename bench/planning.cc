@@ -2,8 +2,8 @@
 // weight gradients.
 //  - planning: 64 layers x 64 micro-batches x 8 ranks, with a timeline. The goal is under a second.
 //  - planning_sharded: the same with all parameters divided (optim_grads_params, gathered by piece).
-//  - planning_deepseek: DeepSeek-V3 at full size with MTP on 16,384 ranks: 16 stages of 2 virtual ones with uneven layers,
-//    64 expert ranks, 120 micro-batches. The goal is under 10 seconds and 4 GiB.
+//  - planning_deepseek: DeepSeek-V3 at full size with MTP on 16,384 ranks: 8 tensor ranks that divide tokens, too, 16 stages of
+//    2 virtual ones with uneven layers, 64 expert ranks, 120 micro-batches. The goal is under 10 seconds and 4 GiB.
 //
 //   ./run bench planning [LAYERS MICRO_BATCHES EXPERT_RANKS EXPERT_SHARDS]   the arguments are of the first two
 #include <chrono>
@@ -118,7 +118,7 @@ Outcome plan_once(const Sizes& s, ShardingStrategy sharding) {
   return out;
 }
 
-constexpr LayoutSizes deepseek_layout{.dp = 1024, .pp = 16, .ep = 64};
+constexpr LayoutSizes deepseek_layout{.tp = 8, .dp = 128, .pp = 16, .ep = 64};
 constexpr int deepseek_layers = 61, deepseek_micro_batches = 120;
 
 // The first segment has the three dense layers, the last one MTP and the head beside a layer.
@@ -140,6 +140,7 @@ StepOptions deepseek_options() {
   options.module.precision.compute = DType::bf16;
   options.module.length = 4096;
   options.module.layout = Layout::of(deepseek_layout);
+  options.module.sequence_parallel = true;
   options.plan.micro_batches = deepseek_micro_batches;
   options.plan.weave = options.plan.delay_weight_gradients = true;
   return options;

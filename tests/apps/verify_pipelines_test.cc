@@ -63,8 +63,8 @@ TEST(VerifyPipelines, ThatAreDividedAreTheOracle) {
   for (const char* strategy : {"no_shard", "optim", "optim_grads", "optim_grads_params"})
     for (const char* pattern : {"[*E]|[*-]", "[*E]|[*-]|[*E]|[*-]"})
       expect_verified(pattern,
-                      std::string("--ranks 4 --pipeline-model-parallel-size 2 --expert-model-parallel-size 2 "
-                                  "--global-batch-size 8 --use-megatron-fsdp --overlap-moe-expert-parallel-comm "
+                      std::string("--ranks 8 --pipeline-model-parallel-size 2 --expert-model-parallel-size 2 "
+                                  "--global-batch-size 16 --use-megatron-fsdp --overlap-moe-expert-parallel-comm "
                                   "--data-parallel-sharding-strategy ") +
                           strategy + (pattern[6] == '*' ? " --delay-wgrad-compute" : ""));
 }
@@ -113,8 +113,8 @@ TEST(VerifyPipelines, ThatComputeAgainAreTheOracle) {
                           "full --recompute-method block --recompute-num-layers 1",
                           "selective --recompute-modules core_attn moe_act layernorm mlp"})
     expect_verified("[*E][*-]|[*E]/[*E]",
-                    std::string("--ranks 4 --pipeline-model-parallel-size 2 --expert-model-parallel-size 2 "
-                                "--global-batch-size 8 --overlap-moe-expert-parallel-comm --use-megatron-fsdp "
+                    std::string("--ranks 8 --pipeline-model-parallel-size 2 --expert-model-parallel-size 2 "
+                                "--global-batch-size 16 --overlap-moe-expert-parallel-comm --use-megatron-fsdp "
                                 "--recompute-granularity ") +
                         how);
 }

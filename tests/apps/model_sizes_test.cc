@@ -164,11 +164,6 @@ TEST(Sizes, ExpertsDivideOverRanksWhereverTheModelComesFrom) {
   refused({"train", "--hf", golden("qwen3_moe"), "--mock-data"}, "3", "8 experts of a layer; use 1");
 }
 
-TEST(Layouts, ThatAreNotSpreadYet) {
-  expect_refused({"check", "--ranks", "2", "--tensor-model-parallel-size", "2"},
-                 {"--tensor-model-parallel-size 2: not supported yet: only 1"});
-}
-
 TEST(Explain, WorksInEveryCommandThatTakesTheFlags) {
   for (const char* command : {"train", "check", "plan", "verify"})
     EXPECT_EQ(expect_done({command, "--hidden-size", "30", "--explain", "hidden-size"}),

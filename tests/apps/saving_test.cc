@@ -272,7 +272,7 @@ TEST_F(BadData, SavesTheStateBeforeIt) {
 
 TEST_F(BadData, AFileThatShrinksDuringTheRunIsNamed) {
   for (const std::string file : {".bin", ".idx"}) {
-    expect_done({"tokenize", "--stories", "64K", "--output-prefix", data_});
+    expect_done({"tokenize", "--stories", "64K", "--overwrite", "--output-prefix", data_});
     const std::string m = folder_.file("m");
     std::filesystem::remove(m);
     const Outcome outcome =

@@ -158,7 +158,7 @@ TEST_F(TcpRanksWithFiles, OtherTokensAreRefused) {
 }
 
 TEST_F(TcpRanksWithFiles, OtherSizesOfDataAreRefused) {
-  expect_done({"tokenize", "--stories", "30K", "--output-prefix", file("tokens")});
+  expect_done({"tokenize", "--stories", "30K", "--overwrite", "--output-prefix", file("tokens")});
   EXPECT_THAT(refusal_of_data(),
               testing::AllOf(testing::StartsWith("weft: the training data is "), testing::HasSubstr(" on rank 1 and "),
                              testing::EndsWith(" on rank 0: give all ranks the same files\n")));

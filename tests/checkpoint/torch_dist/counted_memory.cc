@@ -21,6 +21,15 @@ void* operator new(std::size_t size) {
   return memory;
 }
 
+// std::stable_sort takes its memory so.
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  try {
+    return operator new(size);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
 void operator delete(void* memory) noexcept {
   if (memory != nullptr) held -= static_cast<std::ptrdiff_t>(malloc_usable_size(memory));
   std::free(memory);

@@ -183,7 +183,7 @@ std::unique_ptr<Tokenizer> parse_tiktoken(std::string_view text, const std::stri
   parts.merges = merges_of(parts.vocabulary, static_cast<std::int32_t>(specials), where);
   parts.rules.of_bytes = true;
   parts.rules.ignore_merges = true;
-  const std::string_view name = !options.pattern.empty() ? options.pattern : json ? "v2" : "cl100k";
+  const std::string name = !options.pattern.empty() ? options.pattern : json ? "v2" : "cl100k";
   parts.pre_tokenizer = PreTokenizer({SplitStep{Regex(pattern_of(name), RegexDialect::fancy, where)}, BytesStep{}});
   parts.decoder = Decoder({JoinBytesStep{}});
   return make_pipeline(std::move(parts));
